@@ -1,0 +1,1 @@
+"""Agents that come with rlpad; each registers as a third party's would."""

@@ -1,0 +1,76 @@
+"""The actor node: environments, a policy and adders around the environment loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlpad import core, replay
+from rlpad import launch as lp
+from rlpad.acting.environment_loop import EnvironmentLoop, LeasedSteps
+from rlpad.experiment.seeds import Seeds
+from rlpad.experiment.setup import Setup
+from rlpad.tracking import make_logger
+
+#: Environment steps that an actor asks for at a time; few enough that the counts stay fresh.
+LEASE_STEPS = 64
+
+
+class ActorWorker(core.Worker):
+    """Acts until the program's step goal is reached; one step is one batched environment step."""
+
+    def __init__(self, setup: Setup, replay_service: Any, learner: Any, coordinator: Any):
+        """Builds environments, policy and adders; takes nothing from the learner yet."""
+        import jax
+
+        node = lp.node_info()
+        seeds = Seeds(node.seed)
+        builder, spec, streams = setup.builder, setup.spec, setup.scale.envs_per_actor
+        networks = builder.make_networks(spec)
+        policy = builder.make_policy(networks, spec)
+        tables = builder.make_replay_tables(spec, policy)
+        client = replay.make_client(setup.replay_backend, replay_service, tables, seed=seeds.integer("replay"))
+        adders = [builder.make_adder(client, spec, policy) for _ in range(streams)]
+        actor = builder.make_actor(
+            jax.random.PRNGKey(seeds.integer("policy")), policy, spec, learner, adders, streams
+        )
+        self._name = node.name
+        self._coordinator = coordinator
+        self._replay = client
+        self._tables = [table.name for table in tables]
+        self._steps = LeasedSteps(coordinator, node.name, chunk=max(LEASE_STEPS, streams))
+        self._loop = EnvironmentLoop(
+            [setup.make_environment(seeds.integer("environment", i)) for i in range(streams)],
+            actor,
+            steps=self._steps,
+            counter=coordinator,
+            logger=make_logger(
+                f"{node.group}-{node.index}",
+                setup.run_dir,
+                tensorboard=setup.tensorboard,
+                wandb=setup.wandb,
+            ),
+            label=node.name,
+        )
+
+    def step(self) -> bool:
+        """Takes one batched environment step, if there are steps left and replay accepts it."""
+        progressed = self._loop.step()
+        if self._loop.finished and not self.finished:
+            # What was added must be in replay before the learner may think that it has seen everything.
+            self._loop.close()
+            self._coordinator.finish_actor(self._name)
+            self.finished = True
+        return progressed
+
+    def idle(self, timeout: float) -> None:
+        """Waits for replay or for steps."""
+        self._loop.idle(timeout)
+
+    def waiting_on(self) -> str:
+        """Says what replay is waiting for."""
+        return self._loop.waiting_on() + "; " + "; ".join(self._replay.describe(name) for name in self._tables)
+
+    def close(self) -> None:
+        """Flushes what is pending, closes the environments and leaves replay."""
+        self._loop.close()
+        self._replay.close()

@@ -1,0 +1,6 @@
+"""Network parts that several agents share, as dm-haiku modules."""
+
+from rlpad.networks.torsos import NatureTorso, flatten_observation
+from rlpad.networks.values import DuellingHead, QNetwork
+
+__all__ = ["DuellingHead", "NatureTorso", "QNetwork", "flatten_observation"]
