@@ -22,7 +22,7 @@ class DQNConfig(TransitionConfig):
     """Choose the bootstrap action with the online network (van Hasselt et al. 2016)."""
     loss: Literal["huber", "squared"] = "huber"
     """Loss on the TD error: Huber with delta 1, or half the square."""
-    target_update_period: int = 100
+    target_update_period: int = 128
     """Learner steps between two copies of the online into the target network."""
 
     epsilon_start: float = 1.0

@@ -27,7 +27,7 @@ class TransitionConfig:
 
     discount: float = 0.99
     """Discount factor gamma, per environment step."""
-    n_step: int = 1
+    n_step: int = 3
     """Environment steps that a transition spans."""
     batch_size: int = 64
     """Transitions per SGD step."""
