@@ -23,6 +23,10 @@ from rlpad.types import NestedArray
 _MULTI_PLAYER = frozenset({"combat", "joust", "maze_craze", "warlords"})
 
 
+#: What errors call the type of an option.
+_EXPECTED: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
 @dataclasses.dataclass(frozen=True)
 class AtariOptions:
     """How a game is presented.
@@ -52,6 +56,15 @@ class AtariOptions:
     render_mode: str | None = None
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, kind = getattr(self, field.name), type(field.default)
+            if kind is type(None):
+                continue
+            # A bool is an int to Python, but no number of frames.
+            if not isinstance(value, (int, float) if kind is float else kind) or (
+                isinstance(value, bool) and kind is not bool
+            ):
+                raise UserError(f"{field.name} is {value!r}, expected {_EXPECTED[kind]}")
         if not 0.0 <= self.sticky_actions < 1.0:
             raise UserError(f"sticky_actions is {self.sticky_actions}, expected a probability in [0, 1)")
         if self.noop_max < 0:
@@ -85,7 +98,10 @@ class AtariEnvironment(dm_env.Environment):
         ale.setFloat("repeat_action_probability", options.sticky_actions)
         ale.setInt("max_num_frames_per_episode", options.max_frames)
         ale.setInt("random_seed", int(emulator_sequence.generate_state(1)[0] >> 1))
-        ale.loadROM(roms.get_rom_path(rom))
+        path = roms.get_rom_path(rom)
+        if path is None:
+            raise UserError(f"environment {name!r}: ale-py has no ROM {rom!r}; reinstall 'rlpad[atari]'")
+        ale.loadROM(path)
         self._actions = ale.getLegalActionSet() if options.full_action_space else ale.getMinimalActionSet()
         self._no_op = ale_py.Action.NOOP
         self._screens = np.zeros((2, *ale.getScreenDims()), np.uint8)
@@ -119,11 +135,14 @@ class AtariEnvironment(dm_env.Environment):
         observation = self._observe(screen)
         lives = self._ale.lives()
         lost_life, self._lives = lives < self._lives, lives
+        # A life lost on the very frame of the cap still counts as lost.
+        terminal = self._ale.game_over(with_truncation=False) or (
+            lost_life and self._options.terminal_on_life_loss
+        )
+        discount = np.float32(not terminal)
         if self._ale.game_over():
             self._needs_reset = True
-            discount = np.float32(not self._ale.game_over(with_truncation=False))
             return dm_env.TimeStep(dm_env.StepType.LAST, reward, discount, observation)
-        discount = np.float32(not (lost_life and self._options.terminal_on_life_loss))
         return dm_env.TimeStep(dm_env.StepType.MID, reward, discount, observation)
 
     def _advance(self, action: Any) -> float:
@@ -175,6 +194,11 @@ class AtariEnvironment(dm_env.Environment):
             "frame_number": self._ale.getFrameNumber(),
         }
 
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """How to show what `render` returns: the console plays 60 frames per second, a step `frame_skip` of them."""
+        return {"render_modes": ["rgb_array"], "render_fps": 60.0 / self._options.frame_skip}
+
     def render(self) -> np.ndarray:
         """Returns the screen in colour, uint8 (210, 160, 3)."""
         return self._ale.getScreenRGB()
@@ -208,6 +232,8 @@ def make(game: str, **options: Any) -> AtariFactory:
         ) from error
     games = {rom.title().replace("_", ""): rom for rom in roms.get_all_rom_ids() if rom not in _MULTI_PLAYER}
     if game not in games:
-        raise UserError(f"unknown Atari game 'atari:{game}'{nearest(f'atari:{game}', [f'atari:{g}' for g in games])}")
+        raise UserError(
+            f"unknown Atari game 'atari:{game}'{nearest(f'atari:{game}', [f'atari:{g}' for g in games])}"
+        )
     check_options(f"atari:{game}", options, [field.name for field in dataclasses.fields(AtariOptions)])
     return AtariFactory(game, games[game], AtariOptions(**options))

@@ -51,7 +51,9 @@ class GymEnvironment(dm_env.Environment):
         self._action: Converter = convert(environment.action_space, "action")
         self._reward_spec = _reward_spec(environment)
         self._reward_shape = self._reward_spec.shape
-        self.name = name or (environment.spec.id if environment.spec else type(environment.unwrapped).__name__)
+        self.name = name or (
+            environment.spec.id if environment.spec else type(environment.unwrapped).__name__
+        )
         self.seed = seed
         self._next_seed = seed
         if seed is not None:
@@ -75,8 +77,11 @@ class GymEnvironment(dm_env.Environment):
         """
         if self._needs_reset:
             return self.reset()
-        observation, reward, terminated, truncated, self._info = self._environment.step(self._action.to_gym(action))
-        reward = np.float32(reward)
+        observation, reward, terminated, truncated, self._info = self._environment.step(
+            self._action.to_gym(action)
+        )
+        # np.float32(array) may be the array itself, which the environment may go on to reuse.
+        reward = np.array(reward, np.float32) if self._reward_shape else np.float32(reward)
         if reward.shape != self._reward_shape:
             raise ValueError(
                 f"reward has shape {reward.shape}, expected {self._reward_shape}; an environment declares an "
@@ -108,6 +113,11 @@ class GymEnvironment(dm_env.Environment):
     def get_info(self) -> Mapping[str, Any]:
         """Returns the info dict of the last reset or step."""
         return self._info
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The environment's metadata, such as `render_fps`."""
+        return self._environment.metadata
 
     def render(self) -> Any:
         """Returns what the environment renders: an RGB array (H, W, 3) under `render_mode="rgb_array"`."""
@@ -196,8 +206,11 @@ def _missing(name: str, spec: EnvSpec, error: Exception) -> UserError:
     family = str(spec.entry_point).partition(":")[0]
     for module, requirement in _REQUIREMENTS.items():
         if family == module or family.startswith(f"{module}."):
-            return UserError(f"environment 'gym:{name}' needs packages that are missing: pip install '{requirement}'")
-    return UserError(f"environment 'gym:{name}' needs packages that are missing: {str(error).splitlines()[0]}")
+            return UserError(
+                f"environment 'gym:{name}' needs packages that are missing: pip install '{requirement}'"
+            )
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    return UserError(f"environment 'gym:{name}' needs packages that are missing: {reason}")
 
 
 def _reward_spec(environment: gymnasium.Env) -> specs.Array:

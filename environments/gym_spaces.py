@@ -52,7 +52,8 @@ def convert(space: spaces.Space, name: str) -> Converter:
     if isinstance(space, spaces.MultiDiscrete):
         last = space.start + space.nvec - 1
         return _convert_array(specs.BoundedArray(space.shape, space.dtype, space.start, last, name))
-    raise UserError(f"the {name} space {space} is not supported: expected {SUPPORTED}")
+    described = " ".join(str(space).split())  # the bounds of a Box may span lines
+    raise UserError(f"the {name} space {described} is not supported: expected {SUPPORTED}")
 
 
 def _box_spec(space: spaces.Box, name: str) -> specs.Array:

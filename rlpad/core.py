@@ -37,7 +37,7 @@ class Actor(abc.ABC):
         return True
 
     def close(self) -> None:  # noqa: B027 - optional by design
-        """Flushes what is pending and lets go of resources."""
+        """Lets go of resources."""
 
 
 class VectorActor(abc.ABC):
@@ -68,8 +68,16 @@ class VectorActor(abc.ABC):
         """Whether one more batched step would be taken without waiting."""
         return True
 
+    def staleness(self) -> dict[str, float]:
+        """Returns how old the policy's variables are, as log entries; nothing where they never change."""
+        return {}
+
+    def flush(self) -> bool:
+        """Hands on all that was observed without waiting; returns False while something couldn't be taken."""
+        return True
+
     def close(self) -> None:  # noqa: B027 - optional by design
-        """Flushes what is pending and lets go of resources."""
+        """Lets go of resources."""
 
 
 class VariableSource(abc.ABC):
@@ -103,8 +111,12 @@ class Adder(abc.ABC):
         """Whether `count` more steps would be accepted by replay without waiting."""
         return True
 
+    def flush(self) -> bool:
+        """Writes out every finished item without waiting; returns False while replay can't take all of them."""
+        return True
+
     def close(self) -> None:  # noqa: B027 - optional by design
-        """Writes out every finished item that is still pending."""
+        """Lets go of resources; items that `flush` hasn't written out are dropped."""
 
 
 class Worker(abc.ABC):

@@ -60,7 +60,9 @@ def environment_factory(name: str, **options: Any) -> NamedEnvironmentFactory:
     if not colon:
         prefix, what = DEFAULT_KIND, name
     if not prefix or not what:
-        raise UserError(f"environment {name!r}: expected a name such as CartPole-v1, atari:Pong or module:function")
+        raise UserError(
+            f"environment {name!r}: expected a name such as CartPole-v1, atari:Pong or module:function"
+        )
     kinds = {point.name: point for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
     if prefix in kinds:
         make = kinds[prefix].load()
@@ -77,7 +79,7 @@ def check_options(name: str, options: Iterable[str], accepted: Iterable[str] | N
     """
     if accepted is None:
         return
-    known = sorted(accepted)
+    known = sorted(set(accepted))
     for option in options:
         if option not in known:
             hint = nearest(option, known) or f"; it has {', '.join(known) or 'none'}"
@@ -98,6 +100,14 @@ def keyword_names(function: Callable[..., Any], skip: int = 0) -> list[str] | No
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
 
 
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    """Says whether `function` has an argument called `name`; `**kwargs` isn't one."""
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
 @dataclasses.dataclass(frozen=True)
 class FunctionFactory:
     """Makes environments by calling `module.function(seed=seed, **options)`.
@@ -112,8 +122,7 @@ class FunctionFactory:
 
     def __call__(self, seed: int, evaluation: bool = False) -> dm_env.Environment:
         function = getattr(importlib.import_module(self.module), self.function)
-        names = keyword_names(function)
-        extra = {"evaluation": evaluation} if names is not None and "evaluation" in names else {}
+        extra = {"evaluation": evaluation} if _takes(function, "evaluation") else {}
         made = function(seed=seed, **self.options, **extra)
         if isinstance(made, dm_env.Environment):
             return made
@@ -133,9 +142,12 @@ def _function_factory(
     module = _import_module(name, module_name, kinds)
     function = getattr(module, function_name, None)
     if not callable(function):
-        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        hint = nearest(function_name, functions)
-        if not hint and not function_name.isidentifier():
+        functions = [
+            key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
+        ]
+        if function_name.isidentifier():
+            hint = nearest(function_name, functions)
+        else:
             hint = f"; a Gymnasium id that this module registers is spelt 'gym:{name}'"
         raise UserError(f"module {module_name!r} has no function {function_name!r}{hint}")
     names = keyword_names(function)
@@ -149,6 +161,10 @@ def _function_factory(
 
 def _import_module(name: str, module_name: str, kinds: Iterable[str]) -> ModuleType:
     try:
+        if module_name.startswith(
+            "."
+        ):  # a path such as ./my_env.py, which Python takes for a relative import
+            raise ModuleNotFoundError(name=module_name)
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or ""

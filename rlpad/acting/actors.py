@@ -103,16 +103,54 @@ class BatchedActor(core.VectorActor):
 
     def ready(self) -> bool:
         """Whether replay would take one more step of every stream without waiting."""
-        return not self._adders or self._adders[0].ready(self.num_streams)
+        return all(adder.ready() for adder in self._adders)
 
     def staleness(self) -> dict[str, float]:
         """Returns how old the parameters are; see `VariableClient.staleness`."""
         return self._client.staleness()
 
-    def close(self) -> None:
+    def flush(self) -> bool:
         """Flushes every adder."""
+        return all([adder.flush() for adder in self._adders])
+
+    def close(self) -> None:
+        """Closes every adder."""
         for adder in self._adders:
             adder.close()
+
+
+class SingleStreamActor(core.VectorActor):
+    """Lets an actor of one environment stand where one of several is expected."""
+
+    num_streams = 1
+
+    def __init__(self, actor: core.Actor):
+        self._actor = actor
+
+    def select_actions(self, observations: Sequence[NestedArray]) -> Sequence[NestedArray]:
+        """Acts on the one observation."""
+        (observation,) = observations
+        return [self._actor.select_action(observation)]
+
+    def observe_first(self, stream: int, timestep: dm_env.TimeStep) -> None:
+        """Passes on the first timestep."""
+        self._actor.observe_first(timestep)
+
+    def observe(self, stream: int, action: NestedArray, next_timestep: dm_env.TimeStep) -> None:
+        """Passes on the step."""
+        self._actor.observe(action, next_timestep)
+
+    def update(self, wait: bool = False) -> None:
+        """Updates the actor."""
+        self._actor.update(wait)
+
+    def ready(self) -> bool:
+        """Whether the actor is ready."""
+        return self._actor.ready()
+
+    def close(self) -> None:
+        """Closes the actor."""
+        self._actor.close()
 
 
 def cpu_device() -> jax.Device:

@@ -6,7 +6,8 @@ from typing import Any
 
 from rlpad import core, replay
 from rlpad import launch as lp
-from rlpad.acting.environment_loop import EnvironmentLoop, LeasedSteps
+from rlpad.acting.environment_loop import EnvironmentLoop
+from rlpad.acting.steps import LeasedSteps
 from rlpad.experiment.seeds import Seeds
 from rlpad.experiment.setup import Setup
 from rlpad.tracking import make_logger
@@ -28,7 +29,7 @@ class ActorWorker(core.Worker):
         networks = builder.make_networks(spec)
         policy = builder.make_policy(networks, spec)
         tables = builder.make_replay_tables(spec, policy)
-        client = replay.make_client(setup.replay_backend, replay_service, tables, seed=seeds.integer("replay"))
+        client = replay.make_client(setup.replay_backend, replay_service, tables)
         adders = [builder.make_adder(client, spec, policy) for _ in range(streams)]
         actor = builder.make_actor(
             jax.random.PRNGKey(seeds.integer("policy")), policy, spec, learner, adders, streams
@@ -54,13 +55,14 @@ class ActorWorker(core.Worker):
 
     def step(self) -> bool:
         """Takes one batched environment step, if there are steps left and replay accepts it."""
-        progressed = self._loop.step()
-        if self._loop.finished and not self.finished:
-            # What was added must be in replay before the learner may think that it has seen everything.
-            self._loop.close()
-            self._coordinator.finish_actor(self._name)
-            self.finished = True
-        return progressed
+        if not self._loop.finished:
+            return self._loop.step()
+        # What was added must be in replay before the learner may think that it has seen everything.
+        if self.finished or not self._loop.flush():
+            return False
+        self._coordinator.finish_actor(self._name)
+        self.finished = True
+        return True
 
     def idle(self, timeout: float) -> None:
         """Waits for replay or for steps."""
@@ -71,6 +73,6 @@ class ActorWorker(core.Worker):
         return self._loop.waiting_on() + "; " + "; ".join(self._replay.describe(name) for name in self._tables)
 
     def close(self) -> None:
-        """Flushes what is pending, closes the environments and leaves replay."""
+        """Closes the environments and leaves replay."""
         self._loop.close()
         self._replay.close()

@@ -18,7 +18,7 @@ class Schedule:
     """How long an experiment runs and how often it's measured."""
 
     steps: int = 50_000
-    """Environment steps that all actors together take; exactly so many, rounded up to whole batched steps."""
+    """Environment steps that all actors together take; exactly so many."""
     seed: int = 0
     """Seed of everything random. With the inline launcher and embedded replay, equal seeds give equal runs."""
     eval_every: int = 0

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from rlpad import launch as lp
-from rlpad.acting.environment_loop import Lease
+from rlpad.acting.steps import Lease
 from rlpad.tracking import make_logger
 
 EvaluationKind = Literal["periodic", "final", "best"]

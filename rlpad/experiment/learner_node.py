@@ -31,9 +31,7 @@ class LearnerWorker(core.Worker, core.VariableSource):
         self._setup = setup
         self._name = node.name
         self._coordinator = coordinator
-        self._replay = replay.make_client(
-            setup.replay_backend, replay_service, tables, seed=seeds.integer("replay")
-        )
+        self._replay = replay.make_client(setup.replay_backend, replay_service, tables)
         self._tables = [table.name for table in tables]
         self._variables = policy.variables
         self._dataset = builder.make_dataset_iterator(self._replay)

@@ -6,8 +6,10 @@ the same user. `tcp://host:port` is for several: both sides must show a certific
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import stat
 import struct
 from typing import TYPE_CHECKING
 
@@ -36,7 +38,10 @@ def listen(address: str, credentials: Credentials | None = None) -> tuple[socket
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         mask = os.umask(0o177)
         try:
-            listener.bind(rest)
+            _bind_unix(listener, rest)
+        except BaseException:
+            listener.close()
+            raise
         finally:
             os.umask(mask)
         listener.listen(512)
@@ -46,6 +51,32 @@ def listen(address: str, credentials: Credentials | None = None) -> tuple[socket
     host, port = _host_port(rest)
     listener = socket.create_server((host, port), backlog=512)
     return listener, f"tcp://{host}:{listener.getsockname()[1]}"
+
+
+def _bind_unix(listener: socket.socket, path: str) -> None:
+    try:
+        listener.bind(path)
+        return
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE or not _is_left_behind(path):
+            raise OSError(error.errno, f"{error.strerror}: socket path {path!r}") from None
+    os.unlink(path)
+    listener.bind(path)
+
+
+def _is_left_behind(path: str) -> bool:
+    """Says whether a path is the socket of a server that died."""
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
 
 
 def accept(connection: socket.socket, credentials: Credentials | None) -> socket.socket:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
+import os
 import select
 import socket
 import ssl
@@ -15,6 +16,7 @@ import struct
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +49,23 @@ def pack(kind: int, call: int, payload: bytes) -> bytes:
     return _HEADER.pack(_MAGIC, kind, 0, call, len(payload)) + payload
 
 
+def hello(name: str) -> bytes:
+    """Returns the payload of HELLO; not a pickle, as it is read before the versions are known to agree."""
+    return f"{PROTOCOL_VERSION} {name}".encode()
+
+
+def check_hello(payload: bytes | memoryview) -> str:
+    """Returns the other side's name.
+
+    Raises:
+      ProtocolError: it speaks another version of the protocol.
+    """
+    version, _, name = bytes(payload[:1000]).decode(errors="replace").partition(" ")
+    if version != str(PROTOCOL_VERSION):
+        raise ProtocolError(f"the other side speaks version {version} of the protocol, not {PROTOCOL_VERSION}")
+    return name
+
+
 class Stream:
     """A connected Unix socket that carries messages; one thread may receive while another sends.
 
@@ -62,8 +81,11 @@ class Stream:
         self._at = 0
         self._readable = _poll(connection, select.POLLIN)
         self._writable = _poll(connection, select.POLLOUT)
-        self._close_lock = threading.Lock()
+        # The garbage collector may call `shutdown` from within itself.
+        self._close_lock = threading.RLock()
+        self._shut = False
         self._closed = False
+        _open.add(self)
 
     def send(
         self, kind: int, call: int, payload: bytes, buffers: Sequence[memoryview] = (), deadline: float = math.inf
@@ -208,20 +230,33 @@ class Stream:
         if not poll.poll(milliseconds):
             raise TimeoutError("the other side didn't get on with the message in time")
 
-    def close(self) -> None:
-        """Closes the stream for both sides; a `receive` or `send` that waits in another thread ends."""
+    def is_stale(self) -> bool:
+        """Says whether an idle stream, on which nothing is to come, has ended."""
+        return bool(self._readable.poll(0))
+
+    def shutdown(self) -> None:
+        """Ends the stream for both sides; a `receive` or `send` that waits in another thread ends."""
         with self._close_lock:
-            if self._closed:
+            if self._shut or self._closed:
                 return
+            self._shut = True
+            # The other side may have been quicker.
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes the stream for both sides.
+
+        Only for when no other thread is in `receive` or `send`: its descriptor's number is free for others then.
+        """
+        self.shutdown()
+        with self._close_lock:
             self._closed = True
-        # The other side may have been quicker.
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-        self._socket.close()
+            self._socket.close()
 
     def abandon(self) -> None:
         """Closes a forked child's copy; the parent's stream lives on."""
-        self._closed = True
+        self._closed = True  # without the lock, which a thread of the parent may have held
         self._socket.close()
 
 
@@ -240,14 +275,28 @@ class TlsStream(Stream):
     def send_some(self, data: bytes | memoryview) -> int:
         """Sends what the socket takes without waiting; returns the number of bytes, maybe 0."""
         try:
+            # A write that was refused must be repeated with the same bytes, so all are cut at the same length.
             with self._session_lock:
-                return self._socket.send(data)
+                return self._socket.send(data[:_READ_AHEAD])
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
             return 0
 
     def _send_some_of(self, parts: list[memoryview]) -> int:
-        # A write that was refused must be repeated with the same bytes: the first part, cut at the same length.
-        return self.send_some(parts[0][:_READ_AHEAD])
+        return self.send_some(parts[0])
+
+    def is_stale(self) -> bool:
+        """Says whether an idle stream, on which nothing is to come, has ended."""
+        # Readable alone doesn't say so: TLS sends messages of its own, such as session tickets.
+        if not self._readable.poll(0):
+            return False
+        try:
+            with self._session_lock:
+                self._socket.recv(1)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return False
+        except OSError:
+            return True
+        return True
 
     def _receive(self, size: int, deadline: float) -> bytes:
         return self._retry(lambda: self._socket.recv(size), deadline)
@@ -272,6 +321,19 @@ def _poll(connection: socket.socket, event: int) -> select.poll:
     poll = select.poll()
     poll.register(connection, event)
     return poll
+
+
+# Streams of this process; a forked child closes its copies, or the other side wouldn't see when the parent dies.
+_open: weakref.WeakSet[Stream] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for stream in list(_open):
+        stream.abandon()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 def _allocate(size: int) -> Any:

@@ -1,0 +1,225 @@
+"""The n-step transition adder."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import dm_env
+import numpy as np
+import tree
+from dm_env import specs
+
+from rlpad import core
+from rlpad.replay.interface import ReplayClient, Writer
+from rlpad.specs import EnvironmentSpec
+from rlpad.types import NestedArray, NestedSpec, Transition
+
+#: Gives a transition its priority; it sees the transition as it is stored.
+PriorityFn = Callable[[Transition], float]
+
+
+class _Step(NamedTuple):
+    """One step of the window: its cells, and its reward and discount with the structure of both."""
+
+    observation: NestedArray
+    action: NestedArray
+    extras: NestedArray
+    reward: NestedArray
+    discount: NestedArray
+    values: tuple[NestedArray, NestedArray, NestedArray]
+
+
+class NStepTransitionAdder(core.Adder):
+    """Turns steps into transitions over up to n steps.
+
+    The transition from time t over k steps holds the observation, action and extras of time t, the observation
+    of time t + k, and with g for the discount factor, r and d for the environment's rewards and discounts
+
+        reward   = r_t + g d_t r_{t+1} + ... + g^(k-1) d_t ... d_{t+k-2} r_{t+k-1}
+        discount = g^(k-1) d_t ... d_{t+k-1}
+
+    so that a learner bootstraps with `reward + g * discount * v(next_observation)`. Windows are shorter at both
+    ends of an episode: 0 to 1, 0 to 2, ... 0 to n at its start, and n, n-1, ... 1 steps up to its end (Acme's
+    NStepTransitionAdder). An episode that is cut off (a last discount that isn't 0) is bootstrapped like any
+    other. Rewards and discounts may be arrays or nests; they are broadcast against each other. Every step is
+    stored once, however many transitions refer to it.
+    """
+
+    def __init__(
+        self,
+        client: ReplayClient,
+        *,
+        n_step: int,
+        discount: float,
+        priority_fns: Mapping[str, PriorityFn | None],
+    ):
+        """Opens a writer.
+
+        Args:
+          client: access to replay.
+          n_step: steps that a transition spans, n.
+          discount: discount factor g.
+          priority_fns: by table to write to, what gives a transition its priority; None stands for the highest
+            priority so far.
+
+        Raises:
+          ValueError: `n_step` is below 1, the discount is outside of [0, 1], or no table is named.
+          KeyError: a table doesn't exist.
+        """
+        if n_step < 1:
+            raise ValueError(f"n_step must be at least 1, got {n_step}")
+        if not 0.0 <= discount <= 1.0:
+            raise ValueError(f"discount must be in [0, 1], got {discount}")
+        if not priority_fns:
+            raise ValueError("priority_fns must name at least one table")
+        self._dtypes = {name: _value_dtypes(client.table(name).signature) for name in priority_fns}
+        self._n_step = n_step
+        self._discount = discount
+        self._priority_fns = dict(priority_fns)
+        # Between a transition's first step and its item lie its window and the shorter windows of an end.
+        self._writer: Writer = client.writer(num_keep_alive=2 * n_step + 2)
+        self._window: deque[_Step] = deque(maxlen=n_step)
+        self._observation: NestedArray = None
+        self._last_value: NestedArray = None
+        self._started = False
+
+    @staticmethod
+    def signature(spec: EnvironmentSpec, extras_spec: NestedSpec = ()) -> Transition:
+        """Returns the signature of a table of these transitions."""
+        rewards, discounts = _broadcast_structures(spec.rewards, spec.discounts)
+
+        def joint(reward: specs.Array, discount: specs.Array, like: specs.Array) -> specs.Array:
+            return specs.Array(np.broadcast_shapes(reward.shape, discount.shape), like.dtype)
+
+        return Transition(
+            observation=spec.observations,
+            action=spec.actions,
+            reward=tree.map_structure(lambda r, d: joint(r, d, r), rewards, discounts),
+            discount=tree.map_structure(lambda r, d: joint(r, d, d), rewards, discounts),
+            next_observation=spec.observations,
+            extras=extras_spec,
+        )
+
+    def ready(self, count: int = 1) -> bool:
+        """Whether replay would take the items of `count` more steps; an episode's last step makes n of them."""
+        return self._writer.ready(count * self._n_step * len(self._priority_fns))
+
+    def add_first(self, timestep: dm_env.TimeStep) -> None:
+        """Starts an episode.
+
+        Raises:
+          ValueError: the timestep is no first one.
+        """
+        if not timestep.first():
+            raise ValueError(f"add_first needs a timestep of type FIRST, got {timestep.step_type!r}")
+        self._window.clear()
+        self._observe(timestep.observation, {})
+        self._started = True
+
+    def _observe(self, observation: NestedArray, columns: dict[str, NestedArray]) -> dict[str, NestedArray]:
+        cells = self._writer.append({"observation": observation, **columns})
+        self._observation, self._last_value = cells["observation"], observation
+        return cells
+
+    def add(self, action: NestedArray, next_timestep: dm_env.TimeStep, extras: NestedArray = ()) -> None:
+        """Adds a step; the last one of an episode writes the shorter windows up to it.
+
+        Raises:
+          ValueError: no episode was started.
+        """
+        if not self._started:
+            raise ValueError("add was called before add_first")
+        first, first_value = self._observation, self._last_value
+        reward, discount = _broadcast_structures(next_timestep.reward, next_timestep.discount)
+        step = _Step(first, None, (), reward, discount, (first_value, action, extras))
+        # The window reaches up to the new step; its return goes into the same row as the step.
+        window = [*self._window, step][-self._n_step :]
+        returns = self._returns(window)
+        columns: dict[str, NestedArray] = {"action": action, "reward": returns[0], "discount": returns[1]}
+        if _has_leaves(extras):
+            columns["extras"] = extras
+        cells = self._observe(next_timestep.observation, columns)
+        step = step._replace(action=cells["action"], extras=cells.get("extras", extras))
+        self._window.append(step)
+        self._write(cells, returns)
+        if next_timestep.last():
+            while len(self._window) > 1:
+                self._window.popleft()
+                returns = self._returns(list(self._window))
+                self._write(self._writer.append({"reward": returns[0], "discount": returns[1]}), returns)
+            self.reset()
+
+    def _returns(self, window: list[_Step]) -> tuple[NestedArray, NestedArray]:
+        dtypes = next(iter(self._dtypes.values()))
+        if not tree.is_nested(window[0].reward):
+            total, product = self._leaf_returns([step.reward for step in window], [step.discount for step in window])
+            return total.astype(dtypes[0][0]), product.astype(dtypes[1][0])
+        rewards = zip(*(tree.flatten(step.reward) for step in window), strict=True)
+        discounts = zip(*(tree.flatten(step.discount) for step in window), strict=True)
+        pairs = [self._leaf_returns(list(r), list(d)) for r, d in zip(rewards, discounts, strict=True)]
+        return tuple(  # type: ignore[return-value]
+            tree.unflatten_as(
+                window[0].reward, [pair[i].astype(dtype) for pair, dtype in zip(pairs, dtypes[i], strict=True)]
+            )
+            for i in (0, 1)
+        )
+
+    def _leaf_returns(self, rewards: list[Any], discounts: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns and discounts of a window, float64, of the shape that both have when broadcast."""
+        total = product = np.float64(0.0)
+        scale = np.float64(1.0)
+        for reward, discount in zip(rewards, discounts, strict=True):
+            total = total + scale * reward
+            product = scale * discount
+            scale = product * self._discount
+        if np.shape(total) != np.shape(product):
+            shape = np.broadcast_shapes(np.shape(total), np.shape(product))
+            total, product = np.broadcast_to(total, shape), np.broadcast_to(product, shape)
+        return total, product
+
+    def _write(self, cells: dict[str, NestedArray], returns: tuple[NestedArray, NestedArray]) -> None:
+        step = self._window[0]
+        transition = Transition(
+            step.observation, step.action, cells["reward"], cells["discount"], self._observation, step.extras
+        )
+        for table, priority_fn in self._priority_fns.items():
+            priority = None
+            if priority_fn is not None:
+                observation, action, extras = step.values
+                priority = float(priority_fn(Transition(observation, action, *returns, self._last_value, extras)))
+            self._writer.create_item(table, transition, priority)
+
+    def reset(self) -> None:
+        """Forgets the unfinished episode; what was written stays."""
+        self._window.clear()
+        self._started = False
+
+    def flush(self) -> bool:
+        """Writes out every item that replay takes now; returns whether that was all."""
+        return self._writer.flush()
+
+    def close(self) -> None:
+        """Closes the writer."""
+        self._writer.close()
+
+
+def _broadcast_structures(rewards: NestedArray, discounts: NestedArray) -> tuple[NestedArray, NestedArray]:
+    """Gives both the structure of the one that is nested."""
+    if tree.is_nested(rewards) == tree.is_nested(discounts):
+        return rewards, discounts
+    if tree.is_nested(rewards):
+        return rewards, tree.map_structure(lambda _: discounts, rewards)
+    return tree.map_structure(lambda _: rewards, discounts), discounts
+
+
+def _has_leaves(nest: NestedArray) -> bool:
+    return not tree.is_nested(nest) or bool(tree.flatten(nest))
+
+
+def _value_dtypes(signature: Transition) -> tuple[list[np.dtype], list[np.dtype]]:
+    return (
+        [np.dtype(spec.dtype) for spec in tree.flatten(signature.reward)],
+        [np.dtype(spec.dtype) for spec in tree.flatten(signature.discount)],
+    )

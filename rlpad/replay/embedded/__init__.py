@@ -1,0 +1,1 @@
+"""Replay in NumPy: seeded, in-process or served through rlpad's RPC."""
