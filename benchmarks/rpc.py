@@ -1,7 +1,7 @@
 """Measures rlpad's RPC beside `multiprocessing.connection` and gRPC, in turns, in one run.
 
-`python -m benchmarks.rpc [--seconds 2] [--rounds 3] [--json]`. Each server is a process of its own on the same
-machine; the figures are medians over the rounds.
+`python -m benchmarks.rpc [--seconds 2] [--rounds 3] [--json]`. Each server is a process of its own on the
+same machine; the figures are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -149,8 +149,9 @@ def _grpc(address: str) -> Iterator[Peer]:
 
 
 def _serve_grpc(address: str) -> None:
-    import grpc
     from concurrent import futures
+
+    import grpc
 
     handler = grpc.unary_unary_rpc_method_handler(
         lambda request, context: _answer(request),
@@ -249,7 +250,8 @@ def run(seconds: float, rounds: int) -> dict[str, Figures]:
                 server.wait()
         shutil.rmtree(folder)
     return {
-        name: {key: statistics.median(one[key] for one in all_) for key in all_[0]} for name, all_ in found.items()
+        name: {key: statistics.median(one[key] for one in all_) for key in all_[0]}
+        for name, all_ in found.items()
     }
 
 

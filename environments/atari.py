@@ -79,9 +79,9 @@ class AtariOptions:
 class AtariEnvironment(dm_env.Environment):
     """One game; observations are uint8 of shape (screen_size, screen_size, stack), the newest frame last.
 
-    Before an episode has `stack` frames the older ones are zeros. Every observation is an array of its own. The
-    end of the game gives discount 0, the frame cap discount 1, and a lost life under `terminal_on_life_loss` a
-    MID timestep of discount 0. Equal seeds and actions give equal timesteps.
+    Before an episode has `stack` frames the older ones are zeros. Every observation is an array of its own.
+    The end of the game gives discount 0, the frame cap discount 1, and a lost life under
+    `terminal_on_life_loss` a MID timestep of discount 0. Equal seeds and actions give equal timesteps.
     """
 
     def __init__(self, rom: str, seed: int, options: AtariOptions, name: str) -> None:
@@ -196,7 +196,7 @@ class AtariEnvironment(dm_env.Environment):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """How to show what `render` returns: the console plays 60 frames per second, a step `frame_skip` of them."""
+        """How to show what `render` returns: a step is `frame_skip` of the console's 60 frames per second."""
         return {"render_modes": ["rgb_array"], "render_fps": 60.0 / self._options.frame_skip}
 
     def render(self) -> np.ndarray:

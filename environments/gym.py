@@ -36,8 +36,8 @@ class GymEnvironment(dm_env.Environment):
     Termination is a LAST timestep of discount 0; truncation is one of discount 1, so that learners go on to
     bootstrap; an episode that ends both ways has terminated. `step` after LAST resets and ignores its action.
 
-    The seed goes to the first `reset(seed=)` only; later resets go on from there. Rewards are float32 scalars,
-    or float32 arrays where the environment declares a Box `reward_space`.
+    The seed goes to the first `reset(seed=)` only; later resets go on from there. Rewards are float32
+    scalars, or float32 arrays where the environment declares a Box `reward_space`.
     """
 
     def __init__(self, environment: gymnasium.Env, seed: int | None = None, name: str | None = None) -> None:
@@ -139,7 +139,7 @@ class GymFactory:
         del evaluation  # a Gymnasium environment is the same in training and evaluation
         try:
             environment = gymnasium.make(self.id, disable_env_checker=True, **self.options)
-        except gymnasium.error.DependencyNotInstalled as error:
+        except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
             raise _missing(self.id, gymnasium.spec(self.id), error) from error
         return GymEnvironment(environment, seed, name=f"gym:{self.id}")
 

@@ -33,8 +33,8 @@ class Converter(NamedTuple):
 def convert(space: spaces.Space, name: str) -> Converter:
     """Returns the converter of a space, which is called `name` in specs and errors.
 
-    A Discrete space that starts at s becomes 0..n-1, shifted by s both ways, because a `DiscreteArray` starts at
-    0. Dtypes and bounds are kept. A Box without any bound is a plain `Array`.
+    A Discrete space that starts at s becomes 0..n-1, shifted by s both ways, because a `DiscreteArray` starts
+    at 0. Dtypes and bounds are kept. A Box without any bound is a plain `Array`.
 
     Raises:
       UserError: the space, or one inside it, has no spec (Text, Graph, Sequence, OneOf).

@@ -53,8 +53,8 @@ def environment_factory(name: str, **options: Any) -> NamedEnvironmentFactory:
       **options: passed on to the environment; which there are depends on it.
 
     Raises:
-      UserError: no such kind, environment or option (with the nearest that there is), or the environment needs
-        a package that isn't installed (with what to install).
+      UserError: no such kind, environment or option (with the nearest that there is), or the environment
+        needs a package that isn't installed (with what to install).
     """
     prefix, colon, what = name.partition(":")
     if not colon:
@@ -112,8 +112,8 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
 class FunctionFactory:
     """Makes environments by calling `module.function(seed=seed, **options)`.
 
-    The function may return a `dm_env.Environment` or a `gymnasium.Env`; it is also told `evaluation` if it has
-    an argument of that name. It is imported anew in every process, so nothing but its name is pickled.
+    The function may return a `dm_env.Environment` or a `gymnasium.Env`; it is also told `evaluation` if it
+    has an argument of that name. It is imported anew in every process, so nothing but its name is pickled.
     """
 
     module: str
@@ -132,7 +132,8 @@ class FunctionFactory:
             (point,) = metadata.entry_points(group=ENTRY_POINT_GROUP, name=DEFAULT_KIND)
             return point.load()(made)(seed, evaluation=evaluation)
         raise UserError(
-            f"{self.module}:{self.function} returned {type(made).__name__}, expected a dm_env.Environment or a gymnasium.Env"
+            f"{self.module}:{self.function} returned {type(made).__name__}, "
+            "expected a dm_env.Environment or a gymnasium.Env"
         )
 
 
@@ -172,5 +173,6 @@ def _import_module(name: str, module_name: str, kinds: Iterable[str]) -> ModuleT
             raise UserError(f"environment {name!r}: importing {module_name} failed: {error}") from error
         hint = nearest(module_name, kinds)
         raise UserError(
-            f"environment {name!r}: {module_name!r} is neither a kind ({', '.join(sorted(kinds))}) nor a module{hint}"
+            f"environment {name!r}: {module_name!r} is neither a kind ({', '.join(sorted(kinds))}) "
+            f"nor a module{hint}"
         ) from error

@@ -9,7 +9,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import dm_env
 import numpy as np
@@ -30,7 +30,7 @@ DEFAULT_FPS = 30.0
 class EvaluateFlags:
     """Flags of `rlpad evaluate`."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run directory, as given to or made by rlpad train."""
     episodes: int = 20
     """Episodes to run, up to ten side by side."""
@@ -149,7 +149,7 @@ def _check_video(video: str) -> None:
 
 def _video_writer() -> Callable[..., Any]:
     try:
-        # Frames go to it one by one; an ImageSequenceClip would hold a whole episode in memory, gigabytes of it.
+        # Frames go to it one by one: an ImageSequenceClip would hold a whole episode, maybe gigabytes.
         from moviepy.video.io.ffmpeg_writer import FFMPEG_VideoWriter
     except ImportError as error:
         raise UserError("--video needs packages that are missing: pip install 'rlpad[video]'") from error
@@ -178,9 +178,9 @@ def _filmed(make_environment: Callable[..., dm_env.Environment], name: str, seed
 
 
 def _frame(environment: Any) -> np.ndarray | None:
-    """Returns the environment's picture, uint8 (H, W, 3) with even sides, or None if it gives no such thing."""
+    """Returns the environment's picture, uint8 (H, W, 3) with even sides, or None if there is none."""
     frame = environment.render()
-    if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
+    if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.shape[2:] != (3,):
         return None
     height, width = frame.shape[:2]
     # The usual pixel format of mp4 halves both sides.

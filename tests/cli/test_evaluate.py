@@ -1,4 +1,4 @@
-"""`rlpad evaluate` with a hand-made policy and environment, and once with a real run."""
+"""`rlpad evaluate` with a hand-made policy and environment, and with a real policy on CartPole."""
 
 import importlib.util
 import json
@@ -15,6 +15,9 @@ from rlpad.cli.evaluate import main
 from rlpad.cli.main import main as rlpad
 from rlpad.errors import UserError
 
+# The reader of videos below starts ffmpeg by a fork in a process of many threads, JAX's; it execs at once.
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork")
+
 HAS_VIDEO = (
     importlib.util.find_spec("moviepy") is not None and importlib.util.find_spec("imageio") is not None
 )
@@ -22,7 +25,7 @@ needs_video = pytest.mark.skipif(not HAS_VIDEO, reason="needs the extra video")
 
 
 class Counting(dm_env.Environment):
-    """Episodes of three steps whose rewards are the seed's last digit; every frame is one grey, step by step."""
+    """Episodes of three steps whose rewards are the seed's last digit; each frame is one grey."""
 
     made = []
 
@@ -73,7 +76,7 @@ class FakePolicy:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """A run directory whose policy and environment are made up; `run.calls` holds the calls of load_policy."""
+    """A run directory whose policy and environment are made up; `calls` holds those of load_policy."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cartpole").mkdir()
     Counting.made = []
@@ -218,7 +221,7 @@ def test_bad_flags_are_one_line(run, arguments, message):
 
 def test_without_a_run_it_says_what_is_missing(run, capsys):
     assert rlpad(["evaluate"]) == 2
-    assert capsys.readouterr().err.strip() == "rlpad: error: missing RUN (see rlpad evaluate --help)"
+    assert capsys.readouterr().err.strip().lower() == "rlpad: error: missing run (see rlpad evaluate --help)"
 
 
 @pytest.mark.parametrize("missing", ["moviepy", "imageio"])
@@ -365,3 +368,107 @@ def test_an_encoder_that_fails_leaves_nothing(run, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "_video_writer", lambda: Failing)
     assert error(run.path, "--video", "out.mp4") == "--video 'out.mp4': ffmpeg couldn't write it"
     assert [path.name for path in tmp_path.iterdir()] == ["cartpole"]
+
+
+@pytest.fixture(scope="module")
+def real_run(tmp_path_factory):
+    """A run directory with two snapshots of untrained DQN networks on CartPole; the first is the best."""
+    pytest.importorskip("rlpad.tracking.run_directory")
+    import jax
+
+    from agents.dqn import DQNBuilder, DQNConfig
+    from rlpad.environment_factory import environment_factory
+    from rlpad.experiment import ExperimentConfig
+    from rlpad.specs import make_environment_spec
+    from rlpad.tracking.run_directory import RunDirectory
+    from rlpad.tracking.snapshots import mark_best, write_snapshot
+
+    config = DQNConfig(hidden_sizes=(16,))
+    spec = make_environment_spec(environment_factory("CartPole-v1")(0))
+    network = DQNBuilder(config).make_networks(spec)
+    experiment = ExperimentConfig(
+        agent="dqn", env="CartPole-v1", agent_config=config, env_options={"max_episode_steps": 40}
+    )
+    path = tmp_path_factory.mktemp("runs") / "dqn-cartpole"
+    RunDirectory.create(path, {"experiment": experiment}, ["rlpad", "train", "dqn"])
+    parameters = [network.init(jax.random.PRNGKey(key)) for key in (0, 1)]
+    for steps, params in zip((1000, 2000), parameters, strict=True):
+        write_snapshot(path, {"policy": params}, actor_steps=steps, learner_steps=steps)
+    mark_best(path, "policy-000000001000", 30.0, 10)
+    return types.SimpleNamespace(path=path, network=network, parameters=parameters)
+
+
+def returns_by_hand(run, params, episodes, seed):
+    """Plays one episode per environment, greedily, with the network alone."""
+    from rlpad.environment_factory import environment_factory
+    from rlpad.experiment.seeds import Seeds
+
+    returns = []
+    for i in range(episodes):
+        environment = environment_factory("CartPole-v1", max_episode_steps=40)(
+            Seeds(seed).integer("environment", i)
+        )
+        timestep, total = environment.reset(), 0.0
+        while not timestep.last():
+            timestep = environment.step(
+                int(np.argmax(run.network.apply(params, timestep.observation[None])[0]))
+            )
+            total += timestep.reward
+        returns.append(total)
+    return returns
+
+
+def test_a_real_policy_plays_as_its_network_says(real_run, capsys):
+    result = numbers(capsys, str(real_run.path), "--episodes", "5", "--seed", "3")
+    assert (result["env"], result["agent"]) == ("CartPole-v1", "dqn")
+    assert (result["snapshot"], result["actor_steps"]) == ("policy-000000001000", 1000)
+    assert result["episode_returns"] == returns_by_hand(real_run, real_run.parameters[0], 5, seed=3)
+    latest = numbers(capsys, str(real_run.path), "--episodes", "5", "--seed", "3", "--snapshot", "latest")
+    assert (latest["snapshot"], latest["actor_steps"]) == ("policy-000000002000", 2000)
+    assert latest["episode_returns"] == returns_by_hand(real_run, real_run.parameters[1], 5, seed=3)
+    named = numbers(
+        capsys, str(real_run.path), "--episodes", "5", "--seed", "3", "--snapshot", "policy-000000002000"
+    )
+    assert named == latest
+
+
+def test_real_runs_with_equal_seeds_are_equal(real_run, capsys):
+    first, again, other = (
+        numbers(capsys, str(real_run.path), "--episodes", "12", "--seed", seed) for seed in ("0", "0", "1")
+    )
+    assert first == again
+    assert first["episode_returns"] != other["episode_returns"]
+
+
+def test_an_unknown_snapshot_names_the_nearest(real_run):
+    assert "has no snapshot 'policy-000000003000'" in error(
+        str(real_run.path), "--snapshot", "policy-000000003000"
+    )
+    assert "did you mean 'latest'?" in error(str(real_run.path), "--snapshot", "lates")
+
+
+def test_a_folder_that_is_no_run(real_run, tmp_path):
+    (tmp_path / "other").mkdir()
+    assert "no run directory" in error(str(tmp_path / "other"))
+
+
+def test_a_run_without_snapshots(real_run, tmp_path):
+    import shutil
+
+    shutil.copytree(real_run.path, tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "best.json").unlink()
+    assert "has no evaluated snapshot yet" in error(str(tmp_path / "run"))
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert "holds no policy snapshot yet" in error(str(tmp_path / "run"))
+
+
+@needs_video
+def test_a_real_video(real_run, capsys, tmp_path):
+    pytest.importorskip("pygame")
+    path = tmp_path / "cartpole.mp4"
+    plain = numbers(capsys, str(real_run.path), "--episodes", "2")
+    filmed = numbers(capsys, str(real_run.path), "--episodes", "2", "--video", str(path))
+    assert filmed["episode_returns"] == plain["episode_returns"]
+    frames, fps = read_video(path)
+    assert fps == 50  # CartPole's own
+    assert frames.shape == (int(filmed["episode_returns"][0]) + 1, 400, 600, 3)

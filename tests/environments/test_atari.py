@@ -229,6 +229,7 @@ def test_render_is_the_colour_screen():
     environment.reset()
     screen = environment.render()
     assert screen.shape == (210, 160, 3) and screen.dtype == np.uint8
+    assert environment.metadata["render_fps"] == 15.0
 
 
 def test_the_name_and_the_factory():

@@ -15,7 +15,7 @@ from rlpad.errors import UserError
 
 
 class Scripted(gymnasium.Env):
-    """Plays a script of (reward, terminated, truncated); the observation counts steps in one reused buffer."""
+    """Plays a script of (reward, terminated, truncated); observations count steps in one reused buffer."""
 
     observation_space = spaces.Box(-1.0, 100.0, (2,), np.float32)
     action_space = spaces.Discrete(3)
@@ -287,6 +287,10 @@ def test_constructor_options_and_rendering():
     assert environment.step(0).reward == 0.0
 
 
+def test_metadata_is_the_environments_own():
+    assert make("CartPole-v1")(0).metadata["render_fps"] == 50
+
+
 def test_a_ready_environment_is_adapted():
     inner = Scripted([CONTINUE])
     environment = make(inner)(5)
@@ -352,3 +356,15 @@ def test_a_missing_package_without_a_message_is_still_one_line(tmp_path, monkeyp
             make("RlpadBroken-v0")
     finally:
         gymnasium.registry.pop("RlpadBroken-v0")
+
+
+def test_a_package_that_is_missed_only_when_made_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "fails_late.py").write_text("def make():\n    raise ImportError('get it\\nfrom there')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    gymnasium.register("RlpadLate-v0", "fails_late:make")
+    try:
+        with pytest.raises(UserError) as caught:
+            make("RlpadLate-v0")(0)
+    finally:
+        gymnasium.registry.pop("RlpadLate-v0")
+    assert str(caught.value) == "environment 'gym:RlpadLate-v0' needs packages that are missing: get it"

@@ -1,7 +1,8 @@
 """Addresses, and the sockets behind them.
 
-`unix:/path` is for one machine: the socket lies in a private folder, and both sides check that the other runs as
-the same user. `tcp://host:port` is for several: both sides must show a certificate of the launch (mutual TLS).
+`unix:/path` is for one machine: the socket lies in a private folder, and both sides check that the other runs
+as the same user. `tcp://host:port` is for several: both sides must show a certificate of the launch (mutual
+TLS).
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def listen(address: str, credentials: Credentials | None = None) -> tuple[socket
     scheme, rest = _split(address)
     if scheme == "unix":
         if len(os.fsencode(rest)) > MAX_UNIX_PATH:
-            raise ValueError(f"socket path {rest!r} is {len(os.fsencode(rest))} bytes, at most {MAX_UNIX_PATH} work")
+            raise ValueError(
+                f"socket path {rest!r} is {len(os.fsencode(rest))} bytes, at most {MAX_UNIX_PATH} work"
+            )
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         mask = os.umask(0o177)
         try:

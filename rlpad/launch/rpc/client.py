@@ -29,8 +29,13 @@ MAX_IN_FLIGHT = 10_000
 
 _RETRY_SECONDS = (0.01, 0.05)
 _ATTEMPT_SECONDS = 5.0
-# Once part of a message is sent the rest must follow, whatever the call's deadline, or the stream is of no use.
+# Once part of a message is sent the rest must follow, whatever the call's deadline, or the stream is of no
+# use.
 _FINISH_SECONDS = 60.0
+# While so many calls wait for their answer, small requests are held back for a moment and travel together.
+_HOLD_FROM = 16
+_HOLD_BYTES = 4 * 1024
+_HOLD_SECONDS = 0.001
 # Locks can't be waited for much longer.
 _MAX_WAIT = 86_400.0
 
@@ -40,13 +45,14 @@ Request = tuple[bytes, list[memoryview]]
 class Client:
     """Calls what a `Server` serves: `client.method(*args, **kwargs)`.
 
-    Each method takes two further keyword arguments: `timeout`, in seconds, and `retry`, how many times to send the
-    call again when the peer goes away meanwhile. The default is not to: a call runs at most once. A remote
-    exception keeps its type, and its cause prints as the remote traceback. `client.futures.method(...)` returns a
-    `concurrent.futures.Future` at once; its callbacks must not wait for other futures of the same client.
+    Each method takes two further keyword arguments: `timeout`, in seconds, and `retry`, how many times to
+    send the call again when the peer goes away meanwhile. The default is not to: a call runs at most once. A
+    remote exception keeps its type, and its cause prints as the remote traceback.
+    `client.futures.method(...)` returns a `concurrent.futures.Future` at once; its callbacks must not wait
+    for other futures of the same client.
 
-    A client connects when it is first used, may be used by many threads, and can be pickled; a forked child makes
-    connections of its own.
+    A client connects when it is first used, may be used by many threads, and can be pickled; a forked child
+    makes connections of its own.
 
     Calls raise:
       PeerGone: the peer ended, died, or never came up.
@@ -66,8 +72,9 @@ class Client:
         """Makes a client; nothing is connected yet.
 
         Args:
-          address: where the peer listens, or a function that says so each time a connection is made. It may raise
-            `PeerGone` to say that the peer is gone for good, and `OSError` or `LookupError` that it isn't up yet.
+          address: where the peer listens, or a function that says so each time a connection is made. It may
+            raise `PeerGone` to say that the peer is gone for good, and `OSError` or `LookupError` that it isn't
+            up yet.
           credentials: for TCP: what to show, and whom to trust.
           connect_timeout: for how many seconds to wait for the peer to come up.
           call_timeout: after how many seconds a call ends with `CallTimeout`, unless it says otherwise.
@@ -105,7 +112,8 @@ class Client:
                 state.close()
 
     def __getattr__(self, name: str) -> _Method:
-        # Not bound to the server's list of methods: that would connect. Protocols like pickle's must not be answered.
+        # Not bound to the server's list of methods: that would connect. Protocols like pickle's must not be
+        # answered.
         if name.startswith("_"):
             raise AttributeError(name)
         return _Method(self, name)
@@ -180,11 +188,7 @@ class Client:
         del payload, buffers
         if kind == streams.RESULT:
             return codec.loads(answer, answer_buffers)
-        error = codec.load_exception(answer)
-        try:
-            raise error
-        finally:
-            del error  # a cycle with this frame otherwise
+        raise codec.load_exception(answer)
 
     def _take_stream(self, state: _State, method: str, deadline: float) -> Stream:
         while True:
@@ -220,9 +224,10 @@ class Client:
                 if now >= deadline:
                     raise self._too_late(method) from None
                 if now >= limit:
+                    waited = f"{self._connect_timeout:g} s"
                     reason = str(error) or type(error).__name__
                     raise PeerGone(
-                        f"{method!r} on {self._peer}: it can't be reached for {self._connect_timeout:g} s: {reason}"
+                        f"{method!r} on {self._peer}: it can't be reached for {waited}: {reason}"
                     ) from None
                 time.sleep(max(0.0, min(pause, limit - now, deadline - now)))
                 pause = min(2 * pause, _RETRY_SECONDS[1])
@@ -432,10 +437,9 @@ class _Pending:
 
 def _notify_cancelled(future: concurrent.futures.Future[Any]) -> None:
     if future.cancelled():
-        try:
+        # It may have been notified before.
+        with contextlib.suppress(concurrent.futures.InvalidStateError, RuntimeError):
             future.set_running_or_notify_cancel()
-        except (concurrent.futures.InvalidStateError, RuntimeError):
-            pass  # notified before
 
 
 class _Pipeline:
@@ -451,6 +455,10 @@ class _Pipeline:
         self._numbers = itertools.count(1)
         self._next_expiry = math.inf
         self._waiting = 0
+        # Small requests, with their numbers, that wait for others to travel with.
+        self._held: list[tuple[int, bytes]] = []
+        self._held_bytes = 0
+        self._flush_due = False
         self.dead = False
         self._reader = threading.Thread(target=self._read, name=f"rpc-answers-{peer}", daemon=True)
         self._reader.start()
@@ -467,27 +475,44 @@ class _Pipeline:
           CallTimeout: the peer didn't take it in time.
         """
         reads = threading.current_thread() is self._reader
+        payload, buffers = request
+        flush_at = math.inf
         with self._room:
             if len(self._pending) >= MAX_IN_FLIGHT and not reads:
                 self._wait_for_room(call)
             if self.dead:
                 return False
             number = next(self._numbers)
+            hold = len(self._pending) >= _HOLD_FROM and len(payload) < _HOLD_BYTES and not buffers
             self._pending[number] = call
-            watch = call.deadline < self._next_expiry
-            if watch:
+            expires_first = call.deadline < self._next_expiry
+            if expires_first:
                 self._next_expiry = call.deadline
-        if watch:
+            if hold:
+                self._held.append((number, streams.pack(streams.CALL, number, payload)))
+                self._held_bytes += len(payload)
+                hold = self._held_bytes < _HOLD_BYTES
+                payload = b""
+                if not self._flush_due:
+                    self._flush_due = True
+                    flush_at = time.monotonic() + _HOLD_SECONDS
+        if expires_first:
             _timer().watch(call.deadline, self)
+        if flush_at < math.inf:
+            _timer().watch(flush_at, self)
+        if hold:
+            return True
         if reads:
-            # A callback of a future: nobody would take answers while this waits for the peer to take requests.
-            threading.Thread(target=self._send, args=(number, call, request), daemon=True).start()
+            # A callback of a future: nobody would take answers while this waits for the peer to take
+            # requests.
+            self._start_thread(self._send, number, call.deadline, payload, buffers)
         else:
-            self._send(number, call, request)
+            self._send(number, call.deadline, payload, buffers)
         return True
 
     def _wait_for_room(self, call: _Pending) -> None:
-        # Counted before the look at what is pending: the reader takes calls out first and looks at the count then.
+        # Counted before the look at what is pending: the reader takes calls out first and looks at the count
+        # then.
         self._waiting += 1
         try:
             while len(self._pending) >= MAX_IN_FLIGHT and not self.dead:
@@ -498,32 +523,96 @@ class _Pipeline:
         finally:
             self._waiting -= 1
 
-    def _send(self, number: int, call: _Pending, request: Request) -> None:
-        if not self._send_lock.acquire(timeout=min(max(0.0, call.deadline - time.monotonic()), _MAX_WAIT)):
+    def _send(self, number: int, deadline: float, payload: bytes, buffers: list[memoryview]) -> None:
+        """Sends what is held back and, unless the payload is empty, one more request."""
+        if not self._send_lock.acquire(timeout=min(max(0.0, deadline - time.monotonic()), _MAX_WAIT)):
             self._expire_one(number)
             return
         try:
             try:
-                self._stream.wait_writable(call.deadline)
+                self._stream.wait_writable(deadline)
             except TimeoutError:
                 # The peer pushes back. Nothing was sent, so the other calls needn't suffer.
                 self._expire_one(number)
                 return
-            self._stream.send(streams.CALL, number, *request, call.deadline + _FINISH_SECONDS)
+            data = self._take_held()
+            late = deadline + _FINISH_SECONDS
+            if payload and not buffers:
+                data += streams.pack(streams.CALL, number, payload)
+            if data:
+                self._stream.send_bytes(data, late)
+            if buffers:
+                self._stream.send(streams.CALL, number, payload, buffers, late)
         except OSError:
-            # Part of it may have been sent, so nothing can follow. The reader fails what is pending, this call too.
+            # Part of it may have been sent, so nothing can follow. The reader fails what is pending, this
+            # call too.
             self._stream.shutdown()
         finally:
             self._send_lock.release()
 
+    def _take_held(self) -> bytes:
+        """Returns the requests held back; the caller holds the lock for sending, so they stay in order."""
+        if not self._held:
+            return b""
+        with self._room:
+            data = b"".join([message for _, message in self._held])
+            self._held.clear()
+            self._held_bytes = 0
+            return data
+
+    def _flush(self) -> None:
+        """Sends what is held back, without waiting: for threads that must not."""
+        if not self._held:
+            return
+        if not self._send_lock.acquire(blocking=False):
+            return  # The timer will come again.
+        try:
+            data = self._take_held()
+            rest = data[self._stream.send_some(data) :] if data else b""
+        except OSError:
+            self._stream.shutdown()
+            rest = b""
+        except BaseException:
+            self._send_lock.release()
+            raise
+        if rest:
+            self._start_thread(self._finish, rest)  # and releases the lock
+        else:
+            self._send_lock.release()
+
+    def _finish(self, rest: bytes) -> None:
+        try:
+            self._stream.send_bytes(rest, time.monotonic() + _FINISH_SECONDS)
+        except OSError:
+            self._stream.shutdown()
+        finally:
+            self._send_lock.release()
+
+    @staticmethod
+    def _start_thread(function: Callable[..., None], *args: Any) -> None:
+        threading.Thread(target=function, args=args, name="rpc-send", daemon=True).start()
+
     def _expire_one(self, number: int) -> None:
         with self._room:
             call = self._pending.pop(number, None)
+            self._held = [(n, message) for n, message in self._held if n in self._pending]
         if call is not None:
             call.fail(_too_late(call.method, self._peer))
 
-    def expire(self, now: float) -> None:
-        """Fails the calls whose deadline has passed."""
+    def tick(self, now: float) -> None:
+        """Sends what is held back, and fails the calls whose deadline has passed."""
+        if self._flush_due:
+            self._flush_due = False
+            self._flush()
+            with self._room:
+                again = bool(self._held) and not self._flush_due
+                self._flush_due |= again
+            if again:
+                _timer().watch(now + 2 * _HOLD_SECONDS, self)
+        if now >= self._next_expiry:
+            self._expire(now)
+
+    def _expire(self, now: float) -> None:
         with self._room:
             # Lists, made in one go: the reader takes calls out without the lock.
             late = [n for n, call in list(self._pending.items()) if call.deadline <= now]
@@ -533,16 +622,19 @@ class _Pipeline:
             if late:
                 self._room.notify_all()
         _timer().watch(following, self)
+        if late:
+            # The futures' callbacks may take long, and the timer has others to serve.
+            self._start_thread(self._fail_late, [call for call in calls if call is not None])
+
+    def _fail_late(self, calls: list[_Pending]) -> None:
         for call in calls:
-            if call is None:
-                continue
             call.fail(_too_late(call.method, self._peer))
 
     def _read(self) -> None:
         reason: BaseException | None = None
         try:
             while True:
-                self._take_answer(*self._stream.receive())
+                self._take_answer(*self._stream.receive(before_wait=self._flush))
         except (OSError, EOFError) as error:
             reason = error
         except BaseException as error:
@@ -603,12 +695,13 @@ class _Timer:
         threading.Thread(target=self._run, name="rpc-timer", daemon=True).start()
 
     def watch(self, deadline: float, pipeline: _Pipeline) -> None:
-        """Calls `expire` of a pipeline at a time of `time.monotonic`."""
+        """Calls `tick` of a pipeline at a time of `time.monotonic`."""
         if deadline == math.inf:
             return
         with self._changed:
             heapq.heappush(self._due, (deadline, next(self._numbers), weakref.ref(pipeline)))
-            self._changed.notify()
+            if self._due[0][2]() is pipeline:
+                self._changed.notify()
 
     def _run(self) -> None:
         while True:
@@ -619,7 +712,7 @@ class _Timer:
                     continue
                 pipeline = heapq.heappop(self._due)[2]()
             if pipeline is not None and not pipeline.dead:
-                pipeline.expire(now)
+                pipeline.tick(now)
             del pipeline
 
 

@@ -76,8 +76,8 @@ def loads(payload: bytes | memoryview, buffers: Sequence[Any] = ()) -> Any:
 def dump_exception(error: BaseException) -> bytes:
     """Serialises an exception with its traceback as text.
 
-    One that can't be pickled or rebuilt, or that isn't an `Exception` (it would end the caller's process), is sent
-    as text alone.
+    One that can't be pickled or rebuilt, or that isn't an `Exception` (it would end the caller's process), is
+    sent as text alone.
     """
     text = "".join(traceback.format_exception(error))
     name = f"{type(error).__module__}.{type(error).__qualname__}"
@@ -98,7 +98,7 @@ def _pickled(error: BaseException) -> bytes:
             payload = cloudpickle.dumps(error, protocol=5)
         rebuilt = loads(payload)
         faithful = type(rebuilt).__qualname__ == type(error).__qualname__
-    except Exception:  # noqa: BLE001  whatever a foreign class raises, the caller must still hear of the error
+    except Exception:  # whatever a foreign class raises, the caller must still hear of the error
         return b""
     return payload if faithful else b""
 
@@ -123,7 +123,7 @@ def _register_jax() -> bool:
     array_class = getattr(array_module, "ArrayImpl", None)
     if array_class is None:
         return False  # JAX isn't loaded, or is just being
-    _Pickler.dispatch_table = _Table(copyreg.dispatch_table)
+    _Pickler.dispatch_table = _Table({array_class: _jax_to_numpy})
     _jax_reducers[array_class] = _jax_to_numpy
     return True
 

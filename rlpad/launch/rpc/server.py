@@ -42,8 +42,8 @@ _PERMIT_SECONDS = 0.2
 class Server:
     """Serves the public callables of an object, each connection by a thread of its own.
 
-    A method may be called by several threads at once, at most `thread_pool_size` over all connections; while all are
-    taken nothing more is read, so that callers wait.
+    A method may be called by several threads at once, at most `thread_pool_size` over all connections; while
+    all are taken nothing more is read, so that callers wait.
 
     Attributes:
       address: where the server listens; a port 0 is resolved to the real one.
@@ -62,8 +62,8 @@ class Server:
         """Binds the methods and the address; nothing is served before `start`.
 
         Args:
-          target: any object; its public callables are bound, and `__call__` if its class has it. Properties are not
-            evaluated.
+          target: any object; its public callables are bound, and `__call__` if its class has it. Properties
+            are not evaluated.
           address: `unix:/path`, or `tcp://host:port` together with credentials.
           thread_pool_size: how many calls run at once.
           credentials: for TCP: what to show, and whom to trust.
@@ -210,7 +210,9 @@ class Server:
             kind, _, payload, _ = stream.receive(time.monotonic() + _HELLO_SECONDS)
             if kind != streams.HELLO:
                 raise streams.ProtocolError("the other side doesn't begin with HELLO")
-            stream.send(streams.HELLO, 0, streams.hello(self.name), deadline=time.monotonic() + _HELLO_SECONDS)
+            stream.send(
+                streams.HELLO, 0, streams.hello(self.name), deadline=time.monotonic() + _HELLO_SECONDS
+            )
             streams.check_hello(payload)
         except (OSError, EOFError) as error:
             if not self._stopped.is_set() and not isinstance(error, EOFError):
@@ -260,7 +262,9 @@ class Server:
                 return False
         return True
 
-    def _execute(self, payload: bytes | memoryview, buffers: list[Any]) -> tuple[int, bytes, list[memoryview]]:
+    def _execute(
+        self, payload: bytes | memoryview, buffers: list[Any]
+    ) -> tuple[int, bytes, list[memoryview]]:
         """Calls what a request asks for; returns the reply."""
         try:
             method, args, kwargs = codec.loads(payload, buffers)
@@ -275,7 +279,7 @@ class Server:
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 raise TypeError(f"the result of {method!r} can't be pickled: {reason}") from error
-        except BaseException as error:  # noqa: BLE001  whatever it was, the caller must hear of it
+        except BaseException as error:  # whatever it was, the caller must hear of it
             return streams.ERROR, codec.dump_exception(error), []
 
 

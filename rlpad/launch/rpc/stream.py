@@ -20,7 +20,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-#: Kinds of message. The sender of CALL_ALONE sends nothing more before it has its answer; CALL may be followed by others.
+#: Kinds of message. The sender of CALL_ALONE sends nothing more before it has its answer; CALL may be
+#: followed by others.
 HELLO, CALL_ALONE, CALL, RESULT, ERROR = range(1, 6)
 #: Sent with HELLO; sides of different versions don't talk.
 PROTOCOL_VERSION = 1
@@ -62,7 +63,9 @@ def check_hello(payload: bytes | memoryview) -> str:
     """
     version, _, name = bytes(payload[:1000]).decode(errors="replace").partition(" ")
     if version != str(PROTOCOL_VERSION):
-        raise ProtocolError(f"the other side speaks version {version} of the protocol, not {PROTOCOL_VERSION}")
+        raise ProtocolError(
+            f"the other side speaks version {version} of the protocol, not {PROTOCOL_VERSION}"
+        )
     return name
 
 
@@ -88,7 +91,12 @@ class Stream:
         _open.add(self)
 
     def send(
-        self, kind: int, call: int, payload: bytes, buffers: Sequence[memoryview] = (), deadline: float = math.inf
+        self,
+        kind: int,
+        call: int,
+        payload: bytes,
+        buffers: Sequence[memoryview] = (),
+        deadline: float = math.inf,
     ) -> None:
         """Sends one message.
 
@@ -178,7 +186,9 @@ class Stream:
             self._ahead = self._ahead[self._at :] + chunk
             self._at = 0
 
-    def _read(self, size: int, deadline: float, before_wait: Callable[[], object] | None) -> bytes | memoryview:
+    def _read(
+        self, size: int, deadline: float, before_wait: Callable[[], object] | None
+    ) -> bytes | memoryview:
         if size > _READ_AHEAD:
             return memoryview(self._read_new(size, deadline, before_wait))
         self._read_ahead(size, deadline, before_wait)
@@ -247,7 +257,8 @@ class Stream:
     def close(self) -> None:
         """Closes the stream for both sides.
 
-        Only for when no other thread is in `receive` or `send`: its descriptor's number is free for others then.
+        Only for when no other thread is in `receive` or `send`: its descriptor's number is free for others
+        then.
         """
         self.shutdown()
         with self._close_lock:
@@ -263,8 +274,8 @@ class Stream:
 class TlsStream(Stream):
     """A stream over TLS.
 
-    An OpenSSL session may be used by one thread at a time, so nothing blocks inside of it: reads and writes are
-    tried under a lock and wait for the socket outside of it.
+    An OpenSSL session may be used by one thread at a time, so nothing blocks inside of it: reads and writes
+    are tried under a lock and wait for the socket outside of it.
     """
 
     def __init__(self, connection: ssl.SSLSocket):
@@ -275,7 +286,8 @@ class TlsStream(Stream):
     def send_some(self, data: bytes | memoryview) -> int:
         """Sends what the socket takes without waiting; returns the number of bytes, maybe 0."""
         try:
-            # A write that was refused must be repeated with the same bytes, so all are cut at the same length.
+            # A write that was refused must be repeated with the same bytes, so all are cut at the same
+            # length.
             with self._session_lock:
                 return self._socket.send(data[:_READ_AHEAD])
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
@@ -323,7 +335,8 @@ def _poll(connection: socket.socket, event: int) -> select.poll:
     return poll
 
 
-# Streams of this process; a forked child closes its copies, or the other side wouldn't see when the parent dies.
+# Streams of this process; a forked child closes its copies, or the other side wouldn't see when the parent
+# dies.
 _open: weakref.WeakSet[Stream] = weakref.WeakSet()
 
 
@@ -337,10 +350,11 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 
 def _allocate(size: int) -> Any:
-    """Returns writable memory that isn't touched until it is filled: a length may be announced and never come.
+    """Returns writable memory that isn't touched until it is filled: a length may be announced and never
+    come.
 
-    NumPy's allocator is used where NumPy is loaded, as the C library then gives the same memory again (4.4 GB/s
-    through a socket, 3.4 with fresh huge pages, 1.0 with fresh small ones).
+    NumPy's allocator is used where NumPy is loaded, as the C library then gives the same memory again (4.4
+    GB/s through a socket, 3.4 with fresh huge pages, 1.0 with fresh small ones).
     """
     if size < _READ_AHEAD:
         return bytearray(size)

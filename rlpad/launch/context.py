@@ -1,0 +1,168 @@
+"""Where code of a node finds its node and its program."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import contextvars
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rlpad.launch.errors import LaunchError
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeInfo:
+    """What a node knows of itself.
+
+    Attributes:
+      name: `group/index`.
+      group: label of its group.
+      index: its place in the group.
+      size: nodes in the group.
+      run_dir: the run directory, or None.
+      seed: a seed of its own, from the program's seed and its name.
+      epoch: 1, and one more for each restart.
+    """
+
+    name: str
+    group: str
+    index: int
+    size: int
+    run_dir: str | None
+    seed: int
+    epoch: int = 1
+
+
+class Context(abc.ABC):
+    """The program as one of its nodes sees it."""
+
+    def __init__(self, info: NodeInfo, stop_event: threading.Event):
+        self.info = info
+        self.stop_event = stop_event
+
+    @abc.abstractmethod
+    def connect(self, name: str) -> Any:
+        """Returns a client of the node called `name`."""
+
+    @abc.abstractmethod
+    def address(self, name: str) -> str:
+        """Returns the address of a node that brings its own transport, waiting until it's up."""
+
+    @abc.abstractmethod
+    def stop(self, reason: str, status: str) -> None:
+        """Asks the program to stop."""
+
+
+_current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("rlpad_context", default=None)
+_live: list[Context] = []
+_live_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def entered(context: Context) -> Iterator[None]:
+    """Makes `context` the current one, for this thread."""
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def add_live(context: Context) -> None:
+    """Makes a program known to threads that no node started itself; `context` stands for it."""
+    with _live_lock:
+        _live.append(context)
+
+
+def remove_live(context: Context) -> None:
+    """Forgets what `add_live` made known."""
+    with _live_lock, contextlib.suppress(ValueError):
+        _live.remove(context)
+
+
+def current() -> Context:
+    """Returns the context of this thread's node, or that of the only program that runs here.
+
+    Raises:
+      LaunchError: no program runs here, or several do and this thread belongs to none of them.
+    """
+    context = _current.get()
+    if context is not None:
+        return context
+    with _live_lock:
+        if len(_live) == 1:
+            return _live[0]
+        number = len(_live)
+    raise LaunchError(
+        "this is not called from a node: no program runs here"
+        if not number
+        else f"this thread belongs to no node, and {number} programs run here; use the Run that launch returned"
+    )
+
+
+def node_info() -> NodeInfo:
+    """Returns name, group, index, group size, run directory and seed of the current node.
+
+    Raises:
+      LaunchError: not called from a node.
+    """
+    return current().info
+
+
+def stop(reason: str = "stopped by the program", status: str = "completed") -> None:
+    """Stops the program that this thread belongs to; returns at once and never kills the caller.
+
+    Args:
+      reason: one line for people.
+      status: `completed`, `interrupted` or `failed`.
+
+    Raises:
+      LaunchError: not called from a node, or the status is unknown.
+    """
+    check_status(status)
+    current().stop(reason, status)
+
+
+def check_status(status: str) -> None:
+    """Raises `LaunchError` for an unknown status."""
+    if status not in ("completed", "interrupted", "failed"):
+        raise LaunchError(f"status must be completed, interrupted or failed, got {status!r}")
+
+
+def stop_event() -> threading.Event:
+    """Returns the event that is set when the program stops.
+
+    Raises:
+      LaunchError: not called from a node.
+    """
+    return current().stop_event
+
+
+def wait_for_stop(timeout: float | None = None) -> bool:
+    """Waits until the program stops, or `timeout` seconds; returns whether it stops."""
+    return stop_event().wait(timeout)
+
+
+def register_stop_handler(handler: Callable[[], object]) -> None:
+    """Has `handler` called in a thread of its own, once, when the program stops."""
+    event = stop_event()
+    context = contextvars.copy_context()
+
+    def wait() -> None:
+        event.wait()
+        context.run(handler)
+
+    threading.Thread(target=wait, name="rlpad-stop-handler", daemon=True).start()
+
+
+def wait_event(event: threading.Event, stop: threading.Event, timeout: float) -> bool:
+    """Waits for `event`, giving up when `stop` is set or the time is over; returns whether it came."""
+    deadline = time.monotonic() + timeout
+    while not event.wait(0.05):
+        if stop.is_set() or time.monotonic() >= deadline:
+            return event.is_set()
+    return True

@@ -1,0 +1,170 @@
+"""Handles: how one node refers to another before either exists."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rlpad.launch.errors import LaunchError
+
+if TYPE_CHECKING:
+    from rlpad.launch.context import Context
+    from rlpad.launch.nodes.base import Node
+
+
+class Handle:
+    """Refers to a node by its name; becomes a client of it in the node that it's passed to.
+
+    It can be made and passed on before its node is added to a program.
+    """
+
+    def __init__(self, node: Node):
+        self._node: Node | None = node
+        self._name = ""
+
+    @property
+    def name(self) -> str:
+        """The node's name, `group/index`.
+
+        Raises:
+          LaunchError: the node isn't in a program yet.
+        """
+        if self._node is not None:
+            if self._node.name is None:
+                raise LaunchError(f"{self._node!r} isn't in a program: add it with program.add_node")
+            return self._node.name
+        return self._name
+
+    @property
+    def node(self) -> Node | None:
+        """The node, in the process that built the program."""
+        return self._node
+
+    def dereference(self, context: Context) -> Any:
+        """Returns a client of the node for the node of `context`."""
+        return context.connect(self.name)
+
+    def __reduce__(self) -> tuple[Callable[..., Handle], tuple[type[Handle], str]]:
+        return _named_handle, (type(self), self.name)
+
+    def __repr__(self) -> str:
+        named = self._name or (self._node.name if self._node is not None else None) or "a node in no program"
+        return f"<{type(self).__name__} of {named}>"
+
+
+def _named_handle(kind: type[Handle], name: str) -> Handle:
+    handle = kind.__new__(kind)
+    handle._node, handle._name = None, name
+    return handle
+
+
+def map_handles(value: Any, function: Callable[[Handle], Any]) -> Any:
+    """Replaces every handle in nested lists, tuples, dicts, named tuples and dataclasses.
+
+    What holds no handle is returned itself, not copied.
+    """
+    if isinstance(value, Handle):
+        return function(value)
+    if isinstance(value, Mapping):
+        changed = {key: map_handles(child, function) for key, child in value.items()}
+        return value if all(changed[key] is value[key] for key in value) else _like_mapping(value, changed)
+    if isinstance(value, list | tuple):
+        items = [map_handles(child, function) for child in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        new_fields = {name: map_handles(child, function) for name, child in fields.items()}
+        if all(new_fields[name] is fields[name] for name in fields):
+            return value
+        return dataclasses.replace(value, **new_fields)
+    return value
+
+
+def _like_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    return items if type(value) is dict else type(value)(items)  # type: ignore[call-arg]
+
+
+def find_handles(value: Any) -> list[Handle]:
+    """Lists the handles that `map_handles` would replace."""
+    found: list[Handle] = []
+    map_handles(value, lambda handle: (found.append(handle), handle)[1])
+    return found
+
+
+def check_hidden(value: Any, where: str) -> None:
+    """Looks for handles where they can't be replaced: in closures, partials, sets, bound methods and attributes.
+
+    Raises:
+      LaunchError: there is one; names the argument and the place.
+    """
+    for path, handle in _hidden(value, where, set(), 0):
+        raise LaunchError(
+            f"{path} hides {handle!r}, where it can't be turned into a client; "
+            "pass it as an argument, on its own or in a list, tuple, dict or dataclass"
+        )
+
+
+def _hidden(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Handle]]:
+    if id(value) in seen or depth > 8 or isinstance(value, Handle | str | bytes | int | float | type(None)):
+        return
+    seen.add(id(value))
+    if isinstance(value, Mapping):
+        for key, child in value.items():
+            yield from _hidden(child, f"{path}[{key!r}]", seen, depth + 1)
+    elif isinstance(value, list | tuple):
+        for index, child in enumerate(value):
+            yield from _hidden(child, f"{path}[{index}]", seen, depth + 1)
+    elif isinstance(value, set | frozenset):
+        for child in value:
+            yield from _handle_or_deeper(child, f"a set in {path}", seen, depth)
+    elif isinstance(value, functools.partial):
+        for name, child in [("function", value.func), *enumerate(value.args), *value.keywords.items()]:
+            yield from _handle_or_deeper(child, f"a functools.partial in {path} (argument {name})", seen, depth)
+    elif isinstance(value, types.MethodType):
+        yield from _handle_or_deeper(value.__self__, f"the object of a bound method in {path}", seen, depth)
+    elif isinstance(value, types.FunctionType):
+        yield from _in_function(value, path, seen, depth)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _hidden(getattr(value, field.name, None), f"{path}.{field.name}", seen, depth + 1)
+    elif not isinstance(value, type | types.ModuleType) and hasattr(value, "__dict__"):
+        for name, child in vars(value).items():
+            yield from _handle_or_deeper(child, f"attribute {name!r} of {type(value).__name__} in {path}", seen, depth)
+
+
+def _in_function(value: types.FunctionType, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Handle]]:
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+        try:
+            child = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+        yield from _handle_or_deeper(child, f"the closure of {value.__qualname__} in {path} ({name})", seen, depth)
+    for child in value.__defaults__ or ():
+        yield from _handle_or_deeper(child, f"a default of {value.__qualname__} in {path}", seen, depth)
+
+
+def _handle_or_deeper(child: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Handle]]:
+    # Below something that can't be replaced, a plain nest doesn't help any more.
+    handles = find_handles(child)
+    for handle in handles:
+        yield path, handle
+    if not handles:
+        yield from _hidden(child, path, seen, depth + 1)
+
+
+class Deferred:
+    """Builds an argument in the node instead of in the process that makes the program: for what can't be pickled.
+
+    `Deferred(make_env, seed)` is replaced by `make_env(seed)` when the node is built. Handles among its arguments
+    are dereferenced, and deferred arguments may be nested.
+    """
+
+    def __init__(self, constructor: Callable[..., Any], *args: Any, **kwargs: Any):
+        self.constructor = constructor
+        self.args = args
+        self.kwargs = kwargs

@@ -1,0 +1,1 @@
+"""Launchers: each runs the same program in another way."""

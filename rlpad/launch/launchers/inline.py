@@ -1,0 +1,138 @@
+"""One thread steps every worker in a fixed order: reproducible, and debuggable with pdb."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from rlpad.launch.context import entered
+from rlpad.launch.errors import StalledError
+from rlpad.launch.handles import Handle
+from rlpad.launch.launchers.local import DirectClient, LocalNode, LocalRuntime
+from rlpad.launch.program import Program
+from rlpad.launch.run import NodeStatus, Run, SignalHandlers
+
+
+class InlineRun(Run):
+    """Runs the program inside of `wait`, one step of one worker after another.
+
+    Each worker steps until it can't, then the next one in the order of the program. If none of them can, and it
+    isn't for something that comes from outside (a worker says so with `stall_grace_s`), nobody ever will.
+    """
+
+    def __init__(
+        self, program: Program, *, run_dir: str | None, seed: int, handle_signals: bool, test_serialization: bool
+    ):
+        super().__init__()
+        self._runtime = LocalRuntime(
+            program,
+            self,
+            run_dir=run_dir,
+            seed=seed,
+            single_threaded=True,
+            test_serialization=test_serialization,
+        )
+        self._runtime.start()
+        self._signals = SignalHandlers(self)
+        if handle_signals:
+            self._signals.install()
+        self._schedule = self._steps()
+        self._running = False
+
+    def _wait(self, timeout: float | None) -> bool:
+        if self._outcome is not None or self._running:
+            return self._outcome is not None
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._running = True
+        try:
+            for _ in self._schedule:
+                if deadline is not None and time.monotonic() >= deadline:
+                    return False
+        except KeyboardInterrupt:
+            # Without handlers of ours (another thread's launch, say) Python's own has raised it.
+            self.stop("interrupted by Ctrl-C", "interrupted", 130)
+        finally:
+            self._running = False
+        self._finish()
+        return True
+
+    def _steps(self) -> Iterator[None]:
+        """Yields after each step; ends when the program does."""
+        nodes = list(self._runtime.nodes.values())
+        for node in nodes:
+            if not self._guarded(node, node.build):
+                return
+            yield
+        stop = self._runtime.stop_event
+        idle_since: float | None = None
+        while not stop.is_set():
+            progressed = False
+            for node in nodes:
+                worker = node.built.worker if node.built is not None else None
+                while worker is not None and not worker.finished and not stop.is_set():
+                    stepped = self._guarded(node, worker.step)
+                    yield
+                    if not stepped:
+                        break
+                    progressed = True
+                if worker is not None and worker.finished:
+                    node.state = "finished"
+            waiting = [n for n in nodes if n.built is not None and n.built.worker is not None and n.state != "finished"]
+            if not waiting:
+                self.stop("every node has finished", "completed")
+            elif progressed:
+                idle_since = None
+            elif not stop.is_set():
+                idle_since = idle_since or time.monotonic()
+                self._idle(waiting, time.monotonic() - idle_since)
+                yield
+
+    def _guarded(self, node: LocalNode, function: Any) -> Any:
+        try:
+            with entered(node.context):
+                return function()
+        except Exception as error:
+            node.state = "failed"
+            self.fail(node.name, error)
+            return False
+
+    def _idle(self, waiting: list[LocalNode], seconds: float) -> None:
+        workers = [node.built.worker for node in waiting if node.built is not None]
+        if seconds < max(getattr(worker, "stall_grace_s", 0.0) for worker in workers):
+            with entered(waiting[0].context):
+                workers[0].idle(0.01)
+            return
+        reasons = [f"{node.name} waits for {w.waiting_on()}" for node, w in zip(waiting, workers, strict=True)]
+        self.fail(waiting[0].name, StalledError("nobody can step:\n  " + "\n  ".join(reasons)))
+
+    def _finish(self) -> None:
+        for node in self._runtime.in_closing_order():
+            try:
+                node.end("failed" if node.state == "failed" else "stopped")
+            except Exception as error:
+                self.fail_late(node.name, error)
+        self._signals.restore()
+        self._runtime.end()
+        self.ended()
+
+    def _begin_stop(self) -> None:
+        self._runtime.stop_event.set()
+
+    def kill(self) -> None:
+        """Ends the program; what runs inside of `wait` can only be asked to."""
+        if self._outcome is None and not self._running:
+            self.stop()
+            with contextlib.suppress(Exception):
+                self._schedule.close()  # type: ignore[attr-defined]
+            self._finish()
+
+    def status(self) -> dict[str, NodeStatus]:
+        """Returns where every node stands."""
+        return {name: NodeStatus(node.state) for name, node in self._runtime.nodes.items()}
+
+    def client(self, handle: Handle) -> DirectClient:
+        """Returns a client of a node."""
+        return DirectClient(self._runtime.nodes[handle.name])
+

@@ -1,0 +1,130 @@
+"""One process, a thread per node; nodes call each other's objects directly."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from rlpad.launch.context import entered
+from rlpad.launch.errors import PeerGone
+from rlpad.launch.handles import Handle
+from rlpad.launch.launchers.local import DirectClient, LocalNode, LocalRuntime
+from rlpad.launch.program import Program
+from rlpad.launch.run import NodeStatus, Run, SignalHandlers
+from rlpad.launch.worker import step_until_done
+
+
+class ThreadsRun(Run):
+    """Runs every node in a thread of its own.
+
+    A node that fails ends the program whatever its group says: an object that raised can't be trusted to be
+    made anew beside its remains. Threads can't be killed; those that ignore the stop are named and left behind.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        run_dir: str | None,
+        seed: int,
+        handle_signals: bool,
+        stop_notice_s: float,
+        test_serialization: bool,
+    ):
+        super().__init__()
+        self._notice = stop_notice_s
+        self._runtime = LocalRuntime(
+            program,
+            self,
+            run_dir=run_dir,
+            seed=seed,
+            single_threaded=False,
+            test_serialization=test_serialization,
+        )
+        self._done = threading.Event()
+        self._working = {
+            name: threading.Thread(target=self._run_node, args=(node,), name=f"rlpad-{name}", daemon=True)
+            for name, node in self._runtime.nodes.items()
+        }
+        self._work_left = set(self._runtime.nodes)
+        self._lock = threading.Lock()
+        self._gone_late: dict[str, PeerGone] = {}
+        self._signals = SignalHandlers(self)
+        if handle_signals:
+            self._signals.install()
+        self._runtime.start()
+        for thread in self._working.values():
+            thread.start()
+        self._supervisor = threading.Thread(target=self._supervise, name="rlpad-supervisor", daemon=True)
+        self._supervisor.start()
+
+    def _run_node(self, node: LocalNode) -> None:
+        try:
+            with entered(node.context):
+                built = node.build()
+                if built.worker is not None:
+                    step_until_done(built.worker)
+            if node.state == "running" and built.worker is not None:
+                node.state = "finished"
+        except PeerGone as error:
+            # Most likely somebody else failed first; that one says so within a moment.
+            node.state = "failed"
+            self._gone_late[node.name] = error
+        except Exception as error:
+            node.state = "failed"
+            self.fail(node.name, error)
+        with self._lock:
+            self._work_left.discard(node.name)
+
+    def _supervise(self) -> None:
+        stop = self._runtime.stop_event
+        nodes = self._runtime.nodes
+        while not stop.wait(0.02):
+            with self._lock:
+                idle = not self._work_left
+            late = dict(self._gone_late)
+            if late and not stop.wait(0.5):
+                name, error = next(iter(late.items()))
+                self.fail(name, error)
+            elif idle and any(n.built is not None and n.built.worker is not None for n in nodes.values()):
+                self.stop("every node has finished", "completed")
+        deadline = time.monotonic() + self._notice
+        for thread in self._working.values():
+            thread.join(max(0.0, deadline - time.monotonic()))
+        stuck = tuple(name for name, thread in self._working.items() if thread.is_alive())
+        for node in self._runtime.in_closing_order():
+            if node.name in stuck:
+                node.gone = True
+                continue
+            try:
+                node.end("failed" if node.state == "failed" else "stopped")
+            except Exception as error:
+                self.fail_late(node.name, error)
+        self._runtime.end()
+        self.ended(stuck)
+        self._done.set()
+
+    def _begin_stop(self) -> None:
+        self._runtime.stop_event.set()
+
+    def _wait(self, timeout: float | None) -> bool:
+        ended = self._done.wait(timeout)
+        if ended:
+            self._signals.restore()
+        return ended
+
+    def kill(self) -> None:
+        """Stops the program and waits for the end, at most the notice and a little."""
+        if not self._done.is_set():
+            self.stop()
+            self._done.wait(self._notice + 5.0)
+        self._signals.restore()
+
+    def status(self) -> dict[str, NodeStatus]:
+        """Returns where every node stands."""
+        return {name: NodeStatus(node.state) for name, node in self._runtime.nodes.items()}
+
+    def client(self, handle: Handle) -> DirectClient:
+        """Returns a client of a node."""
+        return DirectClient(self._runtime.nodes[handle.name])
+

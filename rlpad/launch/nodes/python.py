@@ -1,0 +1,70 @@
+"""Nodes that run a function, or an object of a class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rlpad.launch.errors import LaunchError
+from rlpad.launch.handles import Handle
+from rlpad.launch.nodes.base import Built, Node
+from rlpad.launch.worker import CallOnce, closer, is_worker
+
+if TYPE_CHECKING:
+    from rlpad.launch.context import Context
+
+
+class _NoHandle(Handle):
+    """Refuses to become a client."""
+
+    def dereference(self, context: Context) -> NoReturn:
+        """Raises `LaunchError`: nobody can call such a node."""
+        raise LaunchError(f"{self.name} can't be called by other nodes; make it a CourierNode")
+
+
+class PyNode(Node):
+    """Calls a function once: `PyNode(function, *args, **kwargs)`."""
+
+    handle_class = _NoHandle
+
+    def __init__(self, function: Callable[..., Any], *args: Any, **kwargs: Any):
+        """Describes the call.
+
+        Raises:
+          LaunchError: the function can't be called with these arguments.
+        """
+        super().__init__(function, args, kwargs)
+
+    def build(self, context: Context) -> Built:
+        """Leaves the call itself to the first step."""
+        return Built(worker=CallOnce(lambda: self.call(context)))
+
+
+class PyClassNode(Node):
+    """Makes an object and runs it: `PyClassNode(Class, *args, **kwargs)`.
+
+    A worker is stepped; of another object `run()` is called, if it has one.
+    """
+
+    handle_class = _NoHandle
+
+    def __init__(self, constructor: Callable[..., Any], *args: Any, **kwargs: Any):
+        """Describes the object.
+
+        Raises:
+          LaunchError: the constructor can't be called with these arguments.
+        """
+        super().__init__(constructor, args, kwargs)
+
+    def build(self, context: Context) -> Built:
+        """Makes the object."""
+        return built_object(self.call(context))
+
+
+def built_object(made: Any) -> Built:
+    """Finds out how to run an object: as a worker, by its `run`, or not at all."""
+    if is_worker(made):
+        return Built(worker=made, close=made.close)
+    run = getattr(type(made), "run", None)
+    worker = CallOnce(made.run) if callable(run) else None
+    return Built(worker=worker, close=closer(made))

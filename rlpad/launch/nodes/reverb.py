@@ -1,0 +1,47 @@
+"""The node that runs a dm-reverb server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlpad.launch.handles import Handle
+from rlpad.launch.nodes.base import Built, Node
+
+if TYPE_CHECKING:
+    from rlpad.launch.context import Context
+
+
+class ReverbHandle(Handle):
+    """Becomes a `reverb.Client`."""
+
+    def dereference(self, context: Context) -> Any:
+        """Returns a client of the server, once the server is up."""
+        import reverb
+
+        return reverb.Client(context.address(self.name))
+
+
+class ReverbNode(Node):
+    """Serves replay tables with dm-reverb: `ReverbNode(priority_tables_fn)`.
+
+    The server chooses a free port. It listens on every interface and knows no authentication: whoever can
+    reach the machine can read and write the tables, so keep it behind a firewall.
+    """
+
+    handle_class = ReverbHandle
+
+    def __init__(self, priority_tables_fn: Callable[[], Sequence[Any]]):
+        """Describes the server.
+
+        Args:
+          priority_tables_fn: makes the `reverb.Table`s, in the node.
+        """
+        super().__init__(priority_tables_fn, (), {})
+
+    def build(self, context: Context) -> Built:
+        """Starts the server."""
+        import reverb
+
+        server = reverb.Server(tables=list(self.call(context)))
+        return Built(address=f"localhost:{server.port}", close=server.stop)

@@ -1,0 +1,115 @@
+"""A program: a graph of nodes, in groups."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Iterator
+
+from rlpad.launch.errors import LaunchError
+from rlpad.launch.handles import Handle
+from rlpad.launch.nodes.base import Node
+from rlpad.launch.policies import FailurePolicy, Resources, Stop
+
+_LABEL = re.compile(r"[A-Za-z0-9_.+-]+")
+
+
+class Program:
+    """Collects nodes; nothing is built before it's launched.
+
+    Nodes of a group share their resources and what happens when one dies. The same label may be opened again;
+    its nodes go on counting.
+    """
+
+    def __init__(self, name: str):
+        """Starts an empty program."""
+        if not name:
+            raise LaunchError("a program needs a name")
+        self.name = name
+        self._nodes: dict[str, Node] = {}
+        self._sizes: dict[str, int] = {}
+        self._group: tuple[str, Resources, FailurePolicy] | None = None
+
+    @contextlib.contextmanager
+    def group(
+        self, label: str, *, resources: Resources | None = None, on_failure: FailurePolicy | None = None
+    ) -> Iterator[None]:
+        """Puts the nodes that are added inside into a group.
+
+        Args:
+          label: letters, digits, `_`, `.`, `+` and `-`.
+          resources: what each of its nodes runs on.
+          on_failure: what happens when one dies; by default the program ends.
+
+        Raises:
+          LaunchError: the label is empty or malformed, or a group is open already.
+        """
+        if not label:
+            raise LaunchError("Label should not be empty.")
+        if not _LABEL.fullmatch(label):
+            raise LaunchError(f"group label {label!r} is malformed; expected letters, digits, '_', '.', '+' and '-'")
+        if self._group is not None:
+            raise LaunchError("group() cannot be nested.")
+        self._group = (label, resources or Resources(), on_failure or Stop())
+        try:
+            yield
+        finally:
+            self._group = None
+
+    def add_node(self, node: Node, label: str | None = None) -> Handle:
+        """Adds a node to the open group, or to a group of its own called `label`.
+
+        Returns:
+          A handle to pass to other nodes.
+
+        Raises:
+          LaunchError: the node is in a program already, there's neither group nor label, or both and they differ.
+        """
+        if node.name is not None:
+            raise LaunchError(f"{node!r} is in a program already; make another node")
+        if self._group is None:
+            if label is None:
+                raise LaunchError("Label should not be empty.: give add_node a label, or open a group")
+            with self.group(label):
+                return self.add_node(node)
+        group, resources, on_failure = self._group
+        if label is not None and label != group:
+            raise LaunchError(f"The given label does not match the current group: {label} vs {group}.")
+        node.index = self._sizes.get(group, 0)
+        self._sizes[group] = node.index + 1
+        node.group, node.resources, node.on_failure = group, resources, on_failure
+        node.name = f"{group}/{node.index}"
+        self._nodes[node.name] = node
+        return node.create_handle()
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """All nodes by name, in the order in which they were added."""
+        return dict(self._nodes)
+
+    def group_size(self, group: str) -> int:
+        """Returns the number of nodes in a group."""
+        return self._sizes[group]
+
+    def check(self) -> None:
+        """Checks that the program can be launched.
+
+        Raises:
+          LaunchError: it's empty, a group is still open, a handle is hidden or of another program.
+        """
+        if self._group is not None:
+            raise LaunchError(f"group {self._group[0]!r} is still open: launch after its with block")
+        if not self._nodes:
+            raise LaunchError(f"program {self.name!r} has no nodes")
+        for name, node in self._nodes.items():
+            node.check()
+            for handle in node.handles:
+                if self._nodes.get(handle.name) is not handle.node:
+                    raise LaunchError(f"{name} refers to {handle!r} of another program")
+
+
+def node_seed(seed: int, name: str) -> int:
+    """Returns a node's own seed, from 0 to 2**31 - 1, from the program's seed and the node's name."""
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF

@@ -1,0 +1,210 @@
+"""A program that runs: what `launch` returns, whatever the launcher."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+from rlpad.launch.context import check_status
+from rlpad.launch.handles import Handle
+
+#: Exit codes of a run that a signal ended, as shells have them.
+SIGINT_EXIT, SIGTERM_EXIT = 130, 143
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+      status: `completed`, `interrupted` or `failed`.
+      reason: one line for people.
+      exit_code: what a command line should return: 0 for completed, 1 for failed, 130 after Ctrl-C, 143 after
+        SIGTERM.
+      error: what a node raised, or a `NodeFailed` that says how it died.
+      killed: nodes that ignored the stop and were killed.
+    """
+
+    status: str
+    reason: str
+    exit_code: int
+    error: BaseException | None = None
+    killed: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeStatus:
+    """Where a node stands.
+
+    Attributes:
+      state: `starting`, `running`, `finished` (its work is done, it may still serve), `stopped`, `failed`, or
+        `restarting`.
+      epoch: 1, and one more for each restart.
+      pid: its process.
+    """
+
+    state: str
+    epoch: int = 1
+    pid: int | None = None
+
+    @property
+    def up(self) -> bool:
+        """Whether it runs or serves."""
+        return self.state in ("running", "finished")
+
+
+class Run(abc.ABC):
+    """A launched program."""
+
+    def __init__(self) -> None:
+        self._end_lock = threading.Lock()
+        self._request: Outcome | None = None
+        self._outcome: Outcome | None = None
+        self._raised = False
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the run ended, or None while it goes on."""
+        return self._outcome
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the program has ended (and under `inline` runs it, for that's where it runs).
+
+        Args:
+          timeout: seconds to wait; None waits for the end.
+
+        Returns:
+          Whether it has ended.
+
+        Raises:
+          Exception: what a node raised, with a note that names the node, or `NodeFailed` for one that died.
+        """
+        if not self._wait(timeout):
+            return False
+        assert self._outcome is not None
+        if self._outcome.error is not None and not self._raised:
+            self._raised = True
+            raise self._outcome.error
+        return True
+
+    def stop(
+        self, reason: str = "stopped by the launching process", status: str = "interrupted", exit_code: int | None = None
+    ) -> None:
+        """Asks the program to stop and returns at once; the first request counts.
+
+        Args:
+          reason: one line for people.
+          status: `completed`, `interrupted` or `failed`.
+          exit_code: of the outcome; by default 0, or 1 for failed.
+        """
+        check_status(status)
+        code = exit_code if exit_code is not None else int(status == "failed")
+        self.request_end(Outcome(status, reason, code))
+
+    def request_end(self, outcome: Outcome) -> bool:
+        """Notes how the run is to end, unless that's known already, and begins to stop; returns whether it was new."""
+        with self._end_lock:
+            if self._request is not None:
+                return False
+            self._request = outcome
+        self._begin_stop()
+        return True
+
+    def fail(self, node: str, error: BaseException) -> bool:
+        """Ends the run because of a node; returns whether this is the first cause."""
+        note = f"raised in node {node}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        text = str(error) or type(error).__name__
+        reason = f"node {node} failed: {type(error).__name__}: {text}".splitlines()[0]
+        if getattr(error, "node", None) == node:
+            reason = text.splitlines()[0]
+        return self.request_end(Outcome("failed", reason, 1, error))
+
+    def fail_late(self, node: str, error: BaseException) -> None:
+        """Makes a run that ends a failed one because a node couldn't be closed, unless it has failed already."""
+        with self._end_lock:
+            request = self._request
+            assert request is not None
+            if request.error is not None:
+                return
+            error.add_note(f"raised in node {node}, when it was closed")
+            reason = f"node {node} failed when it was closed: {type(error).__name__}: {error}".splitlines()[0]
+            self._request = Outcome("failed", reason, 1, error)
+
+    def ended(self, killed: tuple[str, ...] = ()) -> None:
+        """Makes what was requested the outcome."""
+        request = self._request
+        assert request is not None
+        if killed:
+            reason = f"{request.reason}; ignored the stop and had to be killed: {', '.join(killed)}"
+            request = dataclasses.replace(request, killed=killed, reason=reason)
+        self._outcome = request
+
+    @abc.abstractmethod
+    def _wait(self, timeout: float | None) -> bool:
+        """Waits; returns whether the run has ended."""
+
+    @abc.abstractmethod
+    def _begin_stop(self) -> None:
+        """Lets everybody know that the program stops; called once, from any thread."""
+
+    @abc.abstractmethod
+    def kill(self) -> None:
+        """Ends the program at once and waits until nothing of it is left; does nothing once it has ended."""
+
+    @abc.abstractmethod
+    def status(self) -> dict[str, NodeStatus]:
+        """Returns where every node stands."""
+
+    @abc.abstractmethod
+    def client(self, handle: Handle) -> Any:
+        """Returns a client of a node for the launching process."""
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.kill()
+
+
+class SignalHandlers:
+    """Ctrl-C once stops a run, twice kills it; SIGTERM stops it. Does nothing outside of the main thread."""
+
+    def __init__(self, run: Run):
+        self._run = run
+        self._previous: dict[int, Any] = {}
+        self._interrupts = 0
+
+    def install(self) -> None:
+        """Takes over SIGINT and SIGTERM."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+
+    def restore(self) -> None:
+        """Gives the signals back; only the main thread can."""
+        if self._previous and threading.current_thread() is threading.main_thread():
+            for number, handler in self._previous.items():
+                signal.signal(number, handler)
+            self._previous = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if number == signal.SIGTERM:
+            self._run.stop("terminated by SIGTERM", "interrupted", SIGTERM_EXIT)
+            return
+        self._interrupts += 1
+        if self._interrupts == 1:
+            print("\nstopping and saving; press Ctrl-C again to kill", file=sys.stderr, flush=True)
+            self._run.stop("interrupted by Ctrl-C", "interrupted", SIGINT_EXIT)
+            return
+        self._run.stop("killed by a second Ctrl-C", "interrupted", SIGINT_EXIT)
+        self.restore()
+        self._run.kill()
+        raise KeyboardInterrupt
