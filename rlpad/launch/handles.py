@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from rlpad.launch.errors import LaunchError
@@ -66,27 +67,50 @@ def map_handles(value: Any, function: Callable[[Handle], Any]) -> Any:
 
     What holds no handle is returned itself, not copied.
     """
-    if isinstance(value, Handle):
+    return map_leaves(value, Handle, function)
+
+
+def map_leaves(value: Any, kind: type | tuple[type, ...], function: Callable[[Any], Any]) -> Any:
+    """Replaces all that is of `kind` in nested lists, tuples, dicts, named tuples and dataclasses.
+
+    A nest in which nothing is replaced is returned itself, not copied.
+    """
+    if isinstance(value, kind):
         return function(value)
     if isinstance(value, Mapping):
-        changed = {key: map_handles(child, function) for key, child in value.items()}
-        return value if all(changed[key] is value[key] for key in value) else _like_mapping(value, changed)
+        old = dict(value)
+        new = {key: map_leaves(child, kind, function) for key, child in old.items()}
+        return value if all(new[key] is old[key] for key in old) else _like_mapping(value, new)
     if isinstance(value, list | tuple):
-        items = [map_handles(child, function) for child in value]
-        if all(new is old for new, old in zip(items, value, strict=True)):
+        items = [map_leaves(child, kind, function) for child in value]
+        if all(now is then for now, then in zip(items, value, strict=True)):
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
-        new_fields = {name: map_handles(child, function) for name, child in fields.items()}
-        if all(new_fields[name] is fields[name] for name in fields):
+        fields = _fields(value)
+        new_fields = {name: map_leaves(child, kind, function) for name, child in fields.items()}
+        changed = {name: child for name, child in new_fields.items() if child is not fields[name]}
+        if not changed:
             return value
-        return dataclasses.replace(value, **new_fields)
+        # Not made anew by its constructor: fields that it doesn't take, and what it does to them, would be lost.
+        copied = copy.copy(value)
+        for name, child in changed.items():
+            object.__setattr__(copied, name, child)
+        return copied
     return value
 
 
+def _fields(value: Any) -> dict[str, Any]:
+    # Fields that were never set have no value.
+    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if hasattr(value, f.name)}
+
+
 def _like_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    return items if type(value) is dict else type(value)(items)  # type: ignore[call-arg]
+    if type(value) is dict or not isinstance(value, MutableMapping):
+        return items if type(value) is dict else type(value)(items)  # type: ignore[call-arg]
+    copied = copy.copy(value)  # keeps what else it has, such as a default factory
+    copied.update(items)
+    return copied
 
 
 def find_handles(value: Any) -> list[Handle]:
@@ -114,7 +138,8 @@ def _hidden(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple
         return
     seen.add(id(value))
     if isinstance(value, Mapping):
-        for key, child in value.items():
+        for key, child in dict(value).items():
+            yield from _handle_or_deeper(key, f"a key of {path}", seen, depth)
             yield from _hidden(child, f"{path}[{key!r}]", seen, depth + 1)
     elif isinstance(value, list | tuple):
         for index, child in enumerate(value):
@@ -130,10 +155,10 @@ def _hidden(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple
     elif isinstance(value, types.FunctionType):
         yield from _in_function(value, path, seen, depth)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _hidden(getattr(value, field.name, None), f"{path}.{field.name}", seen, depth + 1)
+        for name, child in _fields(value).items():
+            yield from _hidden(child, f"{path}.{name}", seen, depth + 1)
     elif not isinstance(value, type | types.ModuleType) and hasattr(value, "__dict__"):
-        for name, child in vars(value).items():
+        for name, child in list(vars(value).items()):
             yield from _handle_or_deeper(child, f"attribute {name!r} of {type(value).__name__} in {path}", seen, depth)
 
 
@@ -144,7 +169,7 @@ def _in_function(value: types.FunctionType, path: str, seen: set[int], depth: in
         except ValueError:  # not assigned yet
             continue
         yield from _handle_or_deeper(child, f"the closure of {value.__qualname__} in {path} ({name})", seen, depth)
-    for child in value.__defaults__ or ():
+    for child in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
         yield from _handle_or_deeper(child, f"a default of {value.__qualname__} in {path}", seen, depth)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import tree
 
 from rlpad.errors import nearest
 from rlpad.replay.tables import RateLimiter, Table
@@ -198,7 +199,9 @@ class ReplayClient(abc.ABC):
           KeyError: there is none; the message lists those that are.
         """
         if name not in self.tables:
-            raise KeyError(f"no replay table {name!r}; there are: {', '.join(self.tables)}{nearest(name, self.tables)}")
+            raise KeyError(
+                f"no replay table {name!r}; there are: {', '.join(self.tables)}{nearest(name, self.tables)}"
+            )
         return self.tables[name]
 
     @abc.abstractmethod
@@ -229,3 +232,62 @@ def check_batch_size(table: Table, batch_size: int) -> None:
             f"{table.rate_limiter.tolerance:g}, so learner and actors would wait for each other for ever; "
             f"expected a tolerance of at least {batch_size}"
         )
+
+
+def check_column(name: str, array: np.ndarray, example: np.ndarray) -> None:
+    """Raises `ValueError` unless a column's new cell has the shape and dtype of its earlier ones."""
+    if array.shape != example.shape or array.dtype != example.dtype:
+        raise ValueError(
+            f"column {name!r} was {example.dtype}{list(example.shape)} so far, "
+            f"this step has {array.dtype}{list(array.shape)}"
+        )
+
+
+class ItemChecks:
+    """Checks a writer's items against their tables' signatures, once for each set of columns."""
+
+    def __init__(self, client: ReplayClient):
+        self._client = client
+        self._checked: set[tuple[str, tuple[str, ...]]] = set()
+
+    def __call__(
+        self, table: str, trajectory: NestedArray, examples: Mapping[str, np.ndarray]
+    ) -> tuple[Cell, ...]:
+        """Returns an item's cells in the order of the signature's leaves.
+
+        Args:
+          table: table that the item is for.
+          trajectory: the item, a nest of cells.
+          examples: for each column, an array of its shape and dtype.
+
+        Raises:
+          KeyError: there is no such table.
+          ValueError: structure, shapes or dtypes don't match the signature.
+        """
+        known = self._client.table(table)
+        cells = tuple(tree.flatten(trajectory))
+        columns = tuple([cell.column for cell in cells])
+        if (table, columns) not in self._checked:
+            _check_structure(known, trajectory)
+            _check_leaves(known, [examples[name] for name in columns])
+            self._checked.add((table, columns))
+        return cells
+
+
+def _check_structure(table: Table, trajectory: NestedArray) -> None:
+    try:
+        tree.assert_same_structure(table.signature, trajectory)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"table {table.name!r}: an item has another structure than the signature: {error}"
+        ) from error
+
+
+def _check_leaves(table: Table, leaves: Sequence[np.ndarray]) -> None:
+    for (path, spec), leaf in zip(tree.flatten_with_path(table.signature), leaves, strict=True):
+        if leaf.shape != tuple(spec.shape) or leaf.dtype != spec.dtype:
+            name = "/".join(str(part) for part in path) or "item"
+            raise ValueError(
+                f"table {table.name!r}: {name} is {leaf.dtype}{list(leaf.shape)}, "
+                f"its signature says {np.dtype(spec.dtype)}{list(spec.shape)}"
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import importlib.util
 import json
 import sys
 import threading
@@ -199,6 +200,26 @@ def flatten_numbers(row: Any, name: str = "") -> list[tuple[str, float]]:
         return [(name, float(row))]
     children = row.items() if isinstance(row, dict) else enumerate(row) if isinstance(row, list) else ()
     return [pair for key, child in children for pair in flatten_numbers(child, f"{name}/{key}" if name else str(key))]
+
+
+def check_extras(tensorboard: bool = False, wandb: str | None = None) -> None:
+    """Checks that what is logged to is installed, before a run starts.
+
+    Args:
+      tensorboard: whether TensorBoard events are asked for.
+      wandb: Weights & Biases project, or None.
+
+    Raises:
+      UserError: an extra isn't installed, or the project has no name.
+    """
+    for asked, extra, module in (
+        (tensorboard, "tensorboard", "tensorboardX"),
+        (wandb is not None, "wandb", "wandb"),
+    ):
+        if asked and importlib.util.find_spec(module) is None:
+            raise UserError(f"--{extra} needs the extra: pip install 'rlpad[{extra}]'")
+    if wandb is not None and not wandb.strip():
+        raise UserError("--wandb expects the name of a project, got ''")
 
 
 def make_logger(

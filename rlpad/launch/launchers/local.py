@@ -61,6 +61,7 @@ class LocalNode:
         self._building = False
         self._permits: threading.Semaphore | None = None
         self._executor: ThreadPoolExecutor | None = None
+        self._executor_lock = threading.Lock()
 
     def build(self) -> Built:
         """Builds the node in this thread.
@@ -143,21 +144,24 @@ class LocalNode:
             except Exception as error:
                 future.set_exception(error)
             return future
-        with self._build_lock:
+        size = self.get().thread_pool_size
+        with self._executor_lock:
+            if self.gone:
+                raise PeerGone(f"{self.name} has ended; {method} can't be called")
             if self._executor is None:
-                size = self.get().thread_pool_size
                 self._executor = ThreadPoolExecutor(size, thread_name_prefix=f"rlpad-{self.name}")
-        return self._executor.submit(self.call, method, args, kwargs)
+            return self._executor.submit(self.call, method, args, kwargs)
 
     def end(self, state: str = "stopped") -> None:
         """Closes the node's object; later calls raise `PeerGone`."""
-        if self.gone:
-            return
-        self.gone = True
+        with self._executor_lock:
+            if self.gone:
+                return
+            self.gone = True
+            if self._executor is not None:
+                self._executor.shutdown(wait=False, cancel_futures=True)
         self.state = state
         self._ready.set()
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
         if self.built is not None:
             with entered(self.context):
                 self.built.close()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rlpad.launch.errors import LaunchError
-from rlpad.launch.handles import Deferred, Handle, check_hidden, find_handles, map_handles
+from rlpad.launch.handles import Deferred, Handle, check_hidden, find_handles, map_handles, map_leaves
 
 if TYPE_CHECKING:
     from rlpad.launch.context import Context
@@ -112,6 +113,8 @@ class Node(abc.ABC):
 
 
 def _name_of(function: Any) -> str:
+    if isinstance(function, functools.partial):
+        return f"partial({_name_of(function.func)})"
     return getattr(function, "__qualname__", None) or repr(function)
 
 
@@ -123,13 +126,7 @@ class _Call:
 
 
 def _map_deferred(value: Any, function: Callable[[Any], Any]) -> Any:
-    if isinstance(value, Deferred | _Call):
-        return function(value)
-    if type(value) is dict:
-        return {key: _map_deferred(child, function) for key, child in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_map_deferred(child, function) for child in value)
-    return value
+    return map_leaves(value, (Deferred, _Call), function)
 
 
 def _strip_deferred(value: Any) -> Any:

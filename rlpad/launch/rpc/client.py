@@ -60,6 +60,9 @@ class Client:
       TypeError: the arguments can't be pickled.
     """
 
+    #: Calls leave this process.
+    in_process = False
+
     def __init__(
         self,
         address: str | Callable[[], str],
@@ -73,8 +76,8 @@ class Client:
 
         Args:
           address: where the peer listens, or a function that says so each time a connection is made. It may
-            raise `PeerGone` to say that the peer is gone for good, and `OSError` or `LookupError` that it isn't
-            up yet.
+            raise `PeerGone` to say that the peer is gone for good, and `OSError` or `LookupError` that it
+            isn't up yet.
           credentials: for TCP: what to show, and whom to trust.
           connect_timeout: for how many seconds to wait for the peer to come up.
           call_timeout: after how many seconds a call ends with `CallTimeout`, unless it says otherwise.

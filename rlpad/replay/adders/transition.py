@@ -154,14 +154,17 @@ class NStepTransitionAdder(core.Adder):
     def _returns(self, window: list[_Step]) -> tuple[NestedArray, NestedArray]:
         dtypes = next(iter(self._dtypes.values()))
         if not tree.is_nested(window[0].reward):
-            total, product = self._leaf_returns([step.reward for step in window], [step.discount for step in window])
+            total, product = self._leaf_returns(
+                [step.reward for step in window], [step.discount for step in window]
+            )
             return total.astype(dtypes[0][0]), product.astype(dtypes[1][0])
         rewards = zip(*(tree.flatten(step.reward) for step in window), strict=True)
         discounts = zip(*(tree.flatten(step.discount) for step in window), strict=True)
         pairs = [self._leaf_returns(list(r), list(d)) for r, d in zip(rewards, discounts, strict=True)]
         return tuple(  # type: ignore[return-value]
             tree.unflatten_as(
-                window[0].reward, [pair[i].astype(dtype) for pair, dtype in zip(pairs, dtypes[i], strict=True)]
+                window[0].reward,
+                [pair[i].astype(dtype) for pair, dtype in zip(pairs, dtypes[i], strict=True)],
             )
             for i in (0, 1)
         )
@@ -188,7 +191,9 @@ class NStepTransitionAdder(core.Adder):
             priority = None
             if priority_fn is not None:
                 observation, action, extras = step.values
-                priority = float(priority_fn(Transition(observation, action, *returns, self._last_value, extras)))
+                priority = float(
+                    priority_fn(Transition(observation, action, *returns, self._last_value, extras))
+                )
             self._writer.create_item(table, transition, priority)
 
     def reset(self) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import tree
 
 from rlpad.replay import interface
-from rlpad.replay.embedded.service import Items, WriteBatch, check_item
+from rlpad.replay.embedded.service import Items, WriteBatch
 from rlpad.replay.interface import Cell, ReplaySample, ReplayStalled, TableInfo
 from rlpad.replay.tables import Table
 from rlpad.types import NestedArray
@@ -78,7 +78,8 @@ class EmbeddedWriter(interface.Writer):
         self._keep = num_keep_alive
         self._columns: dict[str, _PendingColumn] = {}
         self._items: dict[str, list[tuple[tuple[Cell, ...], float]]] = {}
-        self._checked: set[tuple[str, tuple[str, ...]]] = set()
+        self._examples: dict[str, np.ndarray] = {}
+        self._checks = interface.ItemChecks(client)
         self._num_pending = 0
 
     def append(self, step: dict[str, NestedArray]) -> dict[str, NestedArray]:
@@ -98,20 +99,15 @@ class EmbeddedWriter(interface.Writer):
         array = np.array(value)
         if column is None:
             column = self._columns[name] = _PendingColumn(array)
+            self._examples[name] = column.example
         return Cell(name, column.append(name, array))
 
     def create_item(self, table: str, trajectory: NestedArray, priority: float | None = None) -> None:
         """Keeps an item for the next write; see `interface.Writer`."""
-        cells = tuple(tree.flatten(trajectory))
-        known = self._client.table(table)
-        columns = tuple(cell.column for cell in cells)
-        if (table, columns) not in self._checked:
-            tree.assert_same_structure(known.signature, trajectory)
-            check_item(known.signature, [self._columns[name].example for name in columns], table)
-            self._checked.add((table, columns))
+        cells = self._checks(table, trajectory, self._examples)
         value = math.nan
         if priority is not None:
-            value = float(interface.check_priorities(np.float64(priority)))
+            value = float(interface.check_priorities([priority])[0])
         self._items.setdefault(table, []).append((cells, value))
         self._num_pending += 1
         if self._num_pending >= WRITE_BATCH:
@@ -139,7 +135,9 @@ class EmbeddedWriter(interface.Writer):
 
     def _batch(self, sent: dict[str, list], rest: dict[str, list]) -> WriteBatch:
         steps = {
-            name: (column.first, np.stack(column.values)) for name, column in self._columns.items() if column.values
+            name: (column.first, np.stack(column.values))
+            for name, column in self._columns.items()
+            if column.values
         }
         keep_from = {name: column.next - self._keep for name, column in self._columns.items()}
         for items in rest.values():
@@ -171,11 +169,7 @@ class _PendingColumn:
         self.next = 0
 
     def append(self, name: str, array: np.ndarray) -> int:
-        if array.shape != self.example.shape or array.dtype != self.example.dtype:
-            raise ValueError(
-                f"column {name!r} was {self.example.dtype}{list(self.example.shape)} so far, "
-                f"this step has {array.dtype}{list(array.shape)}"
-            )
+        interface.check_column(name, array, self.example)
         self.values.append(array)
         self.next += 1
         return self.next - 1

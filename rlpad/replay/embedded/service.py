@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import tree
 
 from rlpad.replay.embedded.columns import Column
 from rlpad.replay.embedded.item_table import ItemTable
@@ -92,7 +91,9 @@ class ReplayService:
           ValueError: the batch doesn't fit what was written before.
         """
         with self._changed:
-            if not all(self._tables[name].can_insert(len(items.sequences)) for name, items in batch.items.items()):
+            if not all(
+                self._tables[name].can_insert(len(items.sequences)) for name, items in batch.items.items()
+            ):
                 return False
             windows = self._windows.setdefault(writer, {})
             for name, (first, values) in batch.steps.items():
@@ -166,14 +167,3 @@ class ReplayService:
         """Returns the slots in use, by column."""
         with self._changed:
             return {name: column.used for name, column in self._columns.items()}
-
-
-def check_item(signature: object, leaves: list[np.ndarray], table: str) -> None:
-    """Raises `ValueError` unless an item's leaves have the shapes and dtypes of the signature."""
-    for (path, spec), leaf in zip(tree.flatten_with_path(signature), leaves, strict=True):
-        if leaf.shape != tuple(spec.shape) or leaf.dtype != spec.dtype:
-            name = "/".join(str(part) for part in path) or "item"
-            raise ValueError(
-                f"table {table!r}: {name} is {leaf.dtype}{list(leaf.shape)}, "
-                f"its signature says {np.dtype(spec.dtype)}{list(spec.shape)}"
-            )

@@ -1,0 +1,242 @@
+"""A node in a process of its own."""
+
+from __future__ import annotations
+
+import faulthandler
+import itertools
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rlpad.launch import context as context_lib
+from rlpad.launch import linux
+from rlpad.launch.context import Context, NodeInfo, entered
+from rlpad.launch.errors import PeerGone
+from rlpad.launch.messages import (
+    AskStop,
+    Failed,
+    Finished,
+    Heartbeat,
+    Hello,
+    Ready,
+    Resolve,
+    Resolved,
+    Spawn,
+    StopNode,
+)
+from rlpad.launch.nodes.base import Built
+from rlpad.launch.rpc import Client, Server
+from rlpad.launch.rpc.codec import dump_exception
+from rlpad.launch.worker import step_until_done
+
+HEARTBEAT_SECONDS = 1.0
+#: Seconds for which a call waits until a node is built or started again.
+BUILD_TIMEOUT_SECONDS = 600.0
+#: Environment variables that bound the threads of compute libraries.
+_THREAD_VARIABLES = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+
+
+def run_node(spawn: Spawn, parent: int) -> int:
+    """Runs a node in this process until the supervisor stops it; returns the exit code."""
+    os.setsid()
+    linux.die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    _set_up_process(spawn)
+    control = _Control(spawn)
+    try:
+        node, info = pickle.loads(spawn.payload)
+        context = _ProcessContext(info, control)
+        context_lib.add_live(context)
+        with entered(context):
+            _run(node.build(context), spawn, control)
+    except SystemExit as error:
+        if error.code in (0, None):
+            control.tell(Finished())
+            return 0
+        control.fail(error)
+    except BaseException as error:
+        control.fail(error)
+    else:
+        return 0
+    return 1
+
+
+def _run(built: Built, spawn: Spawn, control: _Control) -> None:
+    server: Server | None = None
+    address = built.address
+    if built.service is not None:
+        path = os.path.join(spawn.folder, f"{spawn.name.replace('/', '-')[-60:]}.{spawn.epoch}")
+        server = Server(
+            built.service, f"unix:{path}", thread_pool_size=built.thread_pool_size, name=spawn.name
+        )
+        server.start()
+        address = server.address
+    control.tell(Ready(address, built.worker is not None))
+    try:
+        if built.worker is not None:
+            step_until_done(built.worker)
+            control.tell(Finished())
+            if server is None and address is None:
+                return
+        control.stop_event.wait()
+    finally:
+        try:
+            built.close()
+        finally:
+            if server is not None:
+                server.stop()
+
+
+def _set_up_process(spawn: Spawn) -> None:
+    import setproctitle
+
+    setproctitle.setproctitle(spawn.title)
+    if spawn.log is not None:
+        log = os.open(spawn.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    # A forked copy of the parent's text layers would keep what the parent had buffered.
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
+    faulthandler.enable(sys.stderr)
+    started = time.strftime("%Y-%m-%d %H:%M:%S")
+    if spawn.log is not None:
+        print(f"-- {spawn.name} started at {started}, epoch {spawn.epoch}, process {os.getpid()}", flush=True)
+    if spawn.threads is not None:
+        os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(spawn.threads)))
+    os.environ.update(spawn.env)
+    if spawn.jax_platform is not None:
+        os.environ["JAX_PLATFORMS"] = spawn.jax_platform
+        jax = sys.modules.get("jax")
+        if jax is not None:
+            # Loaded before the fork: it has read its environment already.
+            jax.config.update("jax_platforms", spawn.jax_platform)
+
+
+class _Control:
+    """The node's side of its channel to the supervisor."""
+
+    def __init__(self, spawn: Spawn):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(spawn.control)
+        self._connection = Connection(connection.detach())
+        self._send_lock = threading.Lock()
+        self._requests = itertools.count()
+        self._answers: dict[int, Resolved] = {}
+        self._answered = threading.Condition()
+        self.stop_event = threading.Event()
+        self._ending = False
+        self.tell(Hello(spawn.name, spawn.epoch))
+        for function in (self._listen, self._beat):
+            threading.Thread(target=function, name="rlpad-control", daemon=True).start()
+
+    def tell(self, message: Any) -> None:
+        with self._send_lock:
+            self._connection.send(message)
+
+    def fail(self, error: BaseException) -> None:
+        """Reports what the node raised, and leaves it in the log."""
+        self._ending = True
+        traceback.print_exception(error)
+        self.tell(Failed(dump_exception(error)))
+
+    def resolve(self, name: str) -> str:
+        """Asks where a node is.
+
+        Raises:
+          LookupError: it isn't up yet.
+          PeerGone: it has ended for good.
+        """
+        request = next(self._requests)
+        self.tell(Resolve(request, name))
+        with self._answered:
+            self._answered.wait_for(lambda: request in self._answers, 30.0)
+            answer = self._answers.pop(request, None)
+        if answer is None:
+            raise LookupError(f"the supervisor didn't say where {name} is")
+        if answer.gone:
+            raise PeerGone(answer.gone)
+        if answer.address is None:
+            raise LookupError(f"{name} isn't up yet")
+        return answer.address
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message = self._connection.recv()
+            except (EOFError, OSError):
+                if not self._ending:
+                    # Without the supervisor nobody would end this process.
+                    linux.kill_group(os.getpgrp())
+                return
+            if isinstance(message, StopNode):
+                self.stop_event.set()
+            else:
+                with self._answered:
+                    self._answers[message.request] = message
+                    self._answered.notify_all()
+
+    def _beat(self) -> None:
+        while not self._ending:
+            try:
+                self.tell(Heartbeat())
+            except OSError:
+                return  # the listener sees the same end, and acts on it
+            time.sleep(HEARTBEAT_SECONDS)
+
+
+class _ProcessContext(Context):
+    """The program as a node in a process of its own sees it."""
+
+    def __init__(self, info: NodeInfo, control: _Control):
+        super().__init__(info, control.stop_event)
+        self._control = control
+
+    def connect(self, name: str) -> Client:
+        """Returns a client that asks the supervisor for the address, anew after each restart."""
+        return Client(_Resolver(self._control, name), connect_timeout=BUILD_TIMEOUT_SECONDS, name=name)
+
+    def address(self, name: str) -> str:
+        """Waits until a node is up and returns its address."""
+        deadline = time.monotonic() + BUILD_TIMEOUT_SECONDS
+        while not self.stop_event.is_set() and time.monotonic() < deadline:
+            try:
+                return self._control.resolve(name)
+            except LookupError:
+                time.sleep(0.02)
+        raise PeerGone(f"{name} didn't come up")
+
+    def stop(self, reason: str, status: str) -> None:
+        """Asks the supervisor to stop the program."""
+        self._control.tell(AskStop(reason, status))
+
+
+class _Resolver:
+    """Finds a node's address for an RPC client."""
+
+    def __init__(self, control: _Control, name: str):
+        self._control = control
+        self._name = name
+
+    def __call__(self) -> str:
+        return self._control.resolve(self._name)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a client of {self._name} belongs to this process; pass the handle on instead")
+
+
+if __name__ == "__main__":
+    sys.exit(run_node(pickle.load(sys.stdin.buffer), int(sys.argv[1])))

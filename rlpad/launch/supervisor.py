@@ -1,0 +1,412 @@
+"""The supervisor: starts nodes through the fork server, hears of each one's life, and ends them all."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from rlpad.launch import linux
+from rlpad.launch.errors import LaunchError, NodeFailed, PeerGone
+from rlpad.launch.messages import (
+    AskStop,
+    Exited,
+    Failed,
+    Finished,
+    Hello,
+    Kill,
+    Ready,
+    Resolve,
+    Resolved,
+    ServerSetup,
+    ServerUp,
+    Spawn,
+    Spawned,
+    StopNode,
+)
+from rlpad.launch.policies import FailurePolicy, Ignore, Restart
+from rlpad.launch.rpc.codec import load_exception
+from rlpad.launch.run import NodeStatus, Run
+
+#: Seconds for which a `PeerGone` waits for the failure that caused it to become known.
+CAUSE_SECONDS = 1.0
+#: Of the notice, the part that workers get; services get the rest.
+WORKERS_SHARE = 0.75
+
+
+@dataclasses.dataclass
+class SupervisedNode:
+    """A node as the supervisor knows it."""
+
+    name: str
+    spawn: Callable[[int], Spawn]
+    policy: FailurePolicy
+    state: str = "starting"
+    epoch: int = 0
+    pid: int | None = None
+    control: Connection | None = None
+    address: str | None = None
+    works: bool | None = None
+    heard: float = 0.0
+    error: BaseException | None = None
+    restart_at: float = 0.0
+    doubtful_since: float | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.pid is not None
+
+    @property
+    def settled(self) -> bool:
+        """Whether no more work is to be expected of it."""
+        if self.state in ("finished", "stopped", "ignored"):
+            return True
+        return self.state == "running" and self.works is False
+
+
+class Supervisor:
+    """Owns the processes of a program; one thread does everything, others only leave requests."""
+
+    def __init__(
+        self,
+        run: Run,
+        nodes: dict[str, SupervisedNode],
+        *,
+        title: str,
+        folder: str,
+        preload: tuple[str, ...],
+        stop_notice_s: float,
+        heartbeat_timeout_s: float,
+    ):
+        self._run = run
+        self.nodes = nodes
+        self._folder = folder
+        self._notice = stop_notice_s
+        self._heartbeat_timeout = heartbeat_timeout_s
+        self._lock = threading.RLock()
+        self._by_control: dict[Connection, SupervisedNode | None] = {}
+        self._stop_asked = threading.Event()
+        self._kill_asked = threading.Event()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._killed: list[str] = []
+        self.done = threading.Event()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(control_path(folder))
+        self._listener.listen(512)
+        self._server_up = False
+        self._server, self._server_process = self._start_server(title, preload)
+        self._thread = threading.Thread(target=self._main, name="rlpad-supervisor", daemon=True)
+
+    def start(self) -> None:
+        """Begins to supervise."""
+        self._thread.start()
+
+    def _start_server(self, title: str, preload: tuple[str, ...]) -> tuple[Connection, subprocess.Popen[bytes]]:
+        ours, theirs = socket.socketpair()
+        # One BLAS thread, as it's too late to choose after the fork; XLA reads NPROC later, in each node.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rlpad.launch.forkserver", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )
+        theirs.close()
+        server = Connection(ours.detach())
+        server.send(ServerSetup(list(sys.path), preload, self._folder, f"rlpad: fork server ({title})"))
+        return server, process
+
+    # What other threads may ask for.
+
+    def ask_stop(self) -> None:
+        self._stop_asked.set()
+        self._wake()
+
+    def ask_kill(self) -> None:
+        self._kill_asked.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            os.write(self._wake_write, b".")
+
+    def resolve(self, name: str) -> tuple[str | None, str]:
+        """Returns a node's address, or None; and why it won't come (back), if so."""
+        with self._lock:
+            node = self.nodes[name]
+            if node.state in ("running", "finished") and node.alive:
+                return node.address, "" if node.address else f"{name} serves nothing that could be called"
+            if node.state in ("starting", "restarting", "doubtful") and not self._stop_asked.is_set():
+                return None, ""
+            return None, f"{name} has ended"
+
+    def status(self) -> dict[str, NodeStatus]:
+        """Returns where every node stands."""
+        with self._lock:
+            shown = {"doubtful": "failed", "ignored": "failed"}
+            return {
+                name: NodeStatus(shown.get(node.state, node.state), max(node.epoch, 1), node.pid)
+                for name, node in self.nodes.items()
+            }
+
+    # The supervisor's thread.
+
+    def _main(self) -> None:
+        try:
+            self._supervise()
+            self._stop_nodes()
+        except Exception as error:
+            self._run.fail("supervisor", error)
+        finally:
+            self._end_server()
+            self._run.ended(tuple(self._killed))
+            self.done.set()
+
+    def _supervise(self) -> None:
+        while not self._stop_asked.is_set() and not self._kill_asked.is_set():
+            self._handle_events(0.1)
+            with self._lock:
+                self._start_due()
+                self._check_doubts()
+                self._check_heartbeats()
+                settled = all(node.settled for node in self.nodes.values())
+                worked = any(node.works for node in self.nodes.values())
+            if settled and worked:
+                self._run.stop("every node has finished", "completed")
+
+    def _handle_events(self, timeout: float) -> None:
+        sources: list[Any] = [self._wake_read, self._listener, self._server, *self._by_control]
+        for source in wait(sources, timeout):
+            if source is self._wake_read:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 4096)
+            elif source is self._listener:
+                connection, _ = self._listener.accept()
+                self._by_control[Connection(connection.detach())] = None
+            elif source is self._server:
+                self._hear_server()
+            elif isinstance(source, Connection):
+                self._hear_node(source)
+
+    def _hear_server(self) -> None:
+        try:
+            message = self._server.recv()
+        except (EOFError, OSError) as error:
+            code = self._server_process.wait(5.0)
+            text = linux.describe_exit(code)
+            raise NodeFailed("fork server", f"the fork server {text}; all nodes died with it") from error
+        with self._lock:
+            if isinstance(message, ServerUp):
+                self._server_up = True
+                if message.problem:
+                    print(f"rlpad: {message.problem}", file=sys.stderr)
+            elif isinstance(message, Spawned):
+                self.nodes[message.name].pid = message.pid
+            elif isinstance(message, Exited):
+                self._exited(message)
+
+    def _start_due(self) -> None:
+        if not self._server_up:
+            return
+        now = time.monotonic()
+        for node in self.nodes.values():
+            first = node.state == "starting" and node.epoch == 0
+            if first or (node.state == "restarting" and now >= node.restart_at):
+                node.epoch += 1
+                node.state, node.works, node.address, node.error = "starting", None, None, None
+                node.heard = now
+                self._server.send(node.spawn(node.epoch))
+
+    def _hear_node(self, control: Connection) -> None:
+        try:
+            message = control.recv()
+        except (EOFError, OSError):
+            self._by_control.pop(control, None)
+            control.close()
+            return
+        with self._lock:
+            if isinstance(message, Hello):
+                node = self.nodes[message.name]
+                node.control = control
+                self._by_control[control] = node
+                node.heard = time.monotonic()
+                return
+            speaker = self._by_control.get(control)
+            if speaker is None or speaker.control is not control:
+                return  # an earlier epoch's last words
+            self._heard(speaker, control, message)
+
+    def _heard(self, node: SupervisedNode, control: Connection, message: Any) -> None:
+        node.heard = time.monotonic()
+        if isinstance(message, Ready):
+            node.address, node.works = message.address, message.works
+            if node.state == "starting":
+                node.state = "running"
+        elif isinstance(message, Finished):
+            node.state = "finished"
+        elif isinstance(message, Failed):
+            node.error = load_exception(message.error)
+        elif isinstance(message, AskStop):
+            self._run.stop(message.reason, message.status)
+        elif isinstance(message, Resolve):
+            address, gone = self.resolve(message.name)
+            with contextlib.suppress(OSError):  # it may have died since it asked
+                control.send(Resolved(message.request, address, gone))
+
+    def _exited(self, message: Exited) -> None:
+        node = next((n for n in self.nodes.values() if n.pid == message.pid), None)
+        if node is None:
+            return
+        # What it said last may still lie in its channel.
+        while node.control is not None and node.control in self._by_control and node.control.poll():
+            self._hear_node(node.control)
+        node.pid = None
+        error = node.error
+        if error is None and (message.code != 0 or node.state not in ("finished", "stopping")):
+            how = linux.describe_exit(message.code)
+            if message.code == 0:
+                how += " before its work was done"
+            error = NodeFailed(node.name, f"node {node.name} {how}")
+        if self._stop_asked.is_set():
+            node.state = "failed" if error is not None else "stopped"
+            if error is not None and not isinstance(error, PeerGone) and node.name not in self._killed:
+                self._run.fail_late(node.name, error)
+        elif error is None:
+            node.state = "finished"
+        elif isinstance(error, PeerGone):
+            node.state, node.error, node.doubtful_since = "doubtful", error, time.monotonic()
+        else:
+            self._died(node, error)
+
+    def _check_doubts(self) -> None:
+        """A node that missed another one isn't the cause, if there's another one."""
+        now = time.monotonic()
+        for node in self.nodes.values():
+            if node.state == "doubtful" and node.doubtful_since is not None and node.error is not None:
+                if now - node.doubtful_since >= CAUSE_SECONDS:
+                    self._died(node, node.error)
+
+    def _died(self, node: SupervisedNode, error: BaseException) -> None:
+        if isinstance(node.policy, Ignore):
+            node.state = "ignored"
+            self._report(node, error, "goes on without it")
+            return
+        if isinstance(node.policy, Restart) and node.epoch <= node.policy.max_restarts:
+            delay = node.policy.delay(node.epoch)
+            node.state, node.restart_at = "restarting", time.monotonic() + delay
+            self._report(node, error, f"restart {node.epoch} of {node.policy.max_restarts} in {delay:g} s")
+            return
+        node.state = "failed"
+        self._run.fail(node.name, error)
+
+    @staticmethod
+    def _report(node: SupervisedNode, error: BaseException, what: str) -> None:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if not isinstance(error, NodeFailed):
+            text = f"node {node.name} failed: {type(error).__name__}: {text}"
+        print(f"rlpad: {text}; {what}", file=sys.stderr, flush=True)
+
+    def _check_heartbeats(self) -> None:
+        now = time.monotonic()
+        for node in self.nodes.values():
+            if node.alive and node.error is None and now - node.heard > self._heartbeat_timeout:
+                node.error = NodeFailed(
+                    node.name, f"node {node.name} gave no sign of life for {self._heartbeat_timeout:g} s and was killed"
+                )
+                self._kill_node(node)
+
+    def _kill_node(self, node: SupervisedNode) -> None:
+        if node.pid is not None:
+            with contextlib.suppress(OSError):
+                self._server.send(Kill(node.pid))
+
+    def _stop_nodes(self) -> None:
+        """Stops workers first, so that what they still have to write finds the services up."""
+        started = time.monotonic()
+        self._stop_asked.set()
+        for works, share in ((True, WORKERS_SHARE), (False, 1.0)):
+            deadline = started + share * self._notice
+            with self._lock:
+                chosen = [n for n in self.nodes.values() if (n.works is not False) == works]
+            told: set[str] = set()
+            while not self._kill_asked.is_set() and self._tell_stop(chosen, told):
+                if time.monotonic() >= deadline:
+                    self._kill_stubborn(chosen)
+                    break
+                self._handle_events(0.05)
+
+    def _tell_stop(self, chosen: list[SupervisedNode], told: set[str]) -> bool:
+        """Tells those that live and weren't told; returns whether any lives."""
+        with self._lock:
+            alive = [node for node in chosen if node.alive or (node.state == "starting" and node.epoch)]
+            for node in alive:
+                if node.control is not None and node.name not in told:
+                    told.add(node.name)
+                    with contextlib.suppress(OSError):  # it's about to be seen dead
+                        node.control.send(StopNode())
+                if node.state in ("running", "finished"):
+                    node.state = "stopping"
+            return bool(alive)
+
+    def _kill_stubborn(self, chosen: list[SupervisedNode]) -> None:
+        with self._lock:
+            stubborn = [node for node in chosen if node.alive]
+            self._killed += [node.name for node in stubborn]
+            for node in stubborn:
+                self._kill_node(node)
+        deadline = time.monotonic() + 2.0
+        while any(node.alive for node in stubborn) and time.monotonic() < deadline:
+            self._handle_events(0.05)
+
+    def _end_server(self) -> None:
+        """Ends the fork server; it kills whatever is left, and so does the kernel if it can't."""
+        self._server.close()
+        try:
+            self._server_process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            linux.kill_group(self._server_process.pid)
+            self._server_process.wait(5.0)
+        for control in list(self._by_control):
+            control.close()
+        self._listener.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        with self._lock:
+            for node in self.nodes.values():
+                node.pid = None
+                if node.state not in ("failed", "ignored"):
+                    node.state = "stopped"
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+
+def control_path(folder: str) -> str:
+    """Returns the path of the supervisor's socket."""
+    return os.path.join(folder, "control")
+
+
+def make_folder() -> str:
+    """Makes the launch's private folder (mode 0700), in a place short enough for socket paths.
+
+    Raises:
+      LaunchError: temporary files lie so deep that no socket can be bound there.
+    """
+    folder = tempfile.mkdtemp(prefix="rlpad-")
+    if len(os.fsencode(folder)) > 40:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix="rlpad-", dir="/tmp")
+    if len(os.fsencode(folder)) > 40:
+        raise LaunchError(f"temporary folder {folder!r} is too long for sockets; set TMPDIR to a shorter path")
+    return folder
+

@@ -1,0 +1,201 @@
+"""Samples batches from a dm-reverb server through tf.data."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tree
+
+from rlpad.launch.errors import PeerGone
+from rlpad.replay import interface
+from rlpad.replay.interface import ReplaySample, ReplayStalled, SampleInfo
+from rlpad.replay.reverb_backend.server import import_reverb
+from rlpad.replay.tables import Table
+
+#: Milliseconds that the server waits for its rate limiter before the sampler's thread looks around.
+WAIT_MS = 500
+#: Batches that lie ready; while they do, one more may be in the thread's hands.
+READY_BATCHES = 1
+#: Seconds after which `next` gives up.
+SAMPLE_TIMEOUT_SECONDS = 600.0
+#: Seconds that `close` waits for the thread.
+CLOSE_SECONDS = 5.0
+
+Leaves = list[np.ndarray]
+
+
+class ReverbSampler(interface.Sampler):
+    """A thread that fetches batches ahead, at most `READY_BATCHES` and the one in its hands."""
+
+    def __init__(self, address: str, table: Table, batch_size: int):
+        """Starts to sample at once."""
+        self._address = address
+        self._table = table
+        self._batch_size = batch_size
+        self._batches: deque[ReplaySample] = deque()
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+        self._closed = False
+        self._drain_from: float | None = None
+        self._held_since: float | None = None
+        self._thread = threading.Thread(target=self._run, name=f"reverb-sampler-{table.name}", daemon=True)
+        self._thread.start()
+
+    def ready(self) -> bool:
+        """Whether a batch lies ready.
+
+        Raises:
+          PeerGone: the server is gone.
+        """
+        return self.wait_ready(0.0)
+
+    def wait_ready(self, timeout: float) -> bool:
+        """Waits until a batch lies ready.
+
+        Raises:
+          PeerGone: the server is gone.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._batches or self._error or self._closed, timeout)
+            if self._batches:
+                return True
+            if self._error is not None:
+                raise self._failure(self._error) from self._error
+            return False
+
+    def _failure(self, error: BaseException) -> Exception:
+        where = f"sampling table {self._table.name!r} of the reverb server at {self._address}"
+        if _is_connection_error(error):
+            return PeerGone(f"{where} ended: {error}")
+        return RuntimeError(f"{where} failed: {error}")
+
+    def drained(self) -> bool:
+        """Whether the server had nothing to give for a whole wait that began after the first call of this."""
+        if self._drain_from is None:
+            self._drain_from = time.monotonic()
+        if self.ready():
+            return False
+        with self._changed:
+            return not self._batches and self._held_since is not None and self._held_since >= self._drain_from
+
+    def __next__(self) -> ReplaySample:
+        """Returns the next batch.
+
+        Raises:
+          PeerGone: the server is gone.
+          ReplayStalled: none came for long.
+        """
+        if not self.wait_ready(SAMPLE_TIMEOUT_SECONDS):
+            raise ReplayStalled(f"no batch of {self._batch_size} from table {self._table.name!r} came")
+        with self._changed:
+            sample = self._batches.popleft()
+            self._changed.notify_all()
+        return sample
+
+    def close(self) -> None:
+        """Ends the thread; what lies ready is dropped."""
+        with self._changed:
+            self._closed = True
+            self._batches.clear()
+            self._changed.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            self._fetch()
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _fetch(self) -> None:
+        dataset = _dataset(self._address, self._table, self._batch_size)
+        parts: list[Leaves] = []
+        while not self._closed:
+            began, empty = time.monotonic(), True
+            # Ends each time the rate limiter has held the server for so long.
+            for leaves in _pieces(dataset):
+                empty = False
+                # The wait may have ended within a batch: its first part is kept for the next round.
+                parts.append(leaves)
+                parts = self._hand_over(parts)
+                if self._closed:
+                    return
+            with self._changed:
+                self._held_since = began if empty else None
+                self._changed.notify_all()
+
+    def _hand_over(self, parts: list[Leaves]) -> list[Leaves]:
+        if sum(len(part[0]) for part in parts) < self._batch_size:
+            return parts
+        if len(parts) > 1:
+            leaves = [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
+            rest = [leaf[self._batch_size :].copy() for leaf in leaves]
+            leaves = [leaf[: self._batch_size] for leaf in leaves]
+        else:
+            leaves, rest = parts[0], []
+        batch = self._sample(leaves)
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._batches) < READY_BATCHES or self._closed)
+            if not self._closed:
+                self._batches.append(batch)
+                self._changed.notify_all()
+        return [rest] if rest and len(rest[0]) else []
+
+    def _sample(self, leaves: Leaves) -> ReplaySample:
+        keys, probabilities, table_size, priorities, _ = leaves[:5]
+        info = SampleInfo(keys, probabilities, table_size, priorities)
+        return ReplaySample(info, tree.unflatten_as(self._table.signature, leaves[5:]))
+
+
+def _dataset(address: str, table: Table, batch_size: int) -> Any:
+    reverb = import_reverb()
+    import tensorflow as tf
+
+    # One thread's work: what TensorFlow runs here are the few operations of this pipeline. Too late, and so
+    # no matter, where the process has used TensorFlow before.
+    with contextlib.suppress(RuntimeError):
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+        tf.config.set_visible_devices([], "GPU")
+    specs = tree.flatten(table.signature)
+    dataset = reverb.TrajectoryDataset(
+        server_address=address,
+        table=table.name,
+        dtypes=tuple(tf.as_dtype(np.dtype(spec.dtype)) for spec in specs),
+        shapes=tuple(tf.TensorShape(spec.shape) for spec in specs),
+        max_in_flight_samples_per_worker=batch_size,
+        num_workers_per_iterator=1,
+        rate_limiter_timeout_ms=WAIT_MS,
+    ).batch(batch_size)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 1
+    options.threading.max_intra_op_parallelism = 1
+    return dataset.with_options(options)
+
+
+def _pieces(dataset: Any) -> Iterator[Leaves]:
+    for element in dataset:
+        # `numpy` copies, so the arrays are the caller's own.
+        yield [leaf.numpy() for leaf in tree.flatten((element.info, element.data))]
+
+
+def _is_connection_error(error: BaseException) -> bool:
+    import tensorflow as tf
+
+    kinds = (
+        tf.errors.UnavailableError,
+        tf.errors.CancelledError,
+        tf.errors.AbortedError,
+        tf.errors.DeadlineExceededError,
+        tf.errors.InternalError,
+        tf.errors.UnknownError,
+    )
+    return isinstance(error, kinds)
