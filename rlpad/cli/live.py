@@ -28,6 +28,9 @@ RATE_WINDOW_S = 10.0
 #: Least seconds between two plain lines about progress.
 LINE_PERIOD_S = 10.0
 
+#: Nodes that are named because they aren't up.
+MAX_NAMED = 3
+
 #: Least seconds between two redrawings of the view.
 REFRESH_PERIOD_S = 0.25
 
@@ -76,7 +79,7 @@ class View:
       nodes_up: nodes that run or serve.
       nodes: nodes.
       restarts: restarts of all nodes.
-      down: names of nodes that neither run nor have ended as they should.
+      down: nodes that failed or start again, with their state.
     """
 
     phase: str
@@ -135,7 +138,6 @@ def summarise(progress: Mapping[str, Any], nodes: Mapping[str, Any], goal: int, 
     actor_steps = counts["actor_steps"]
     left = max(goal - actor_steps, 0)
     size, per_insert = _replay(progress["gauges"])
-    ended = [status.state in ("stopped", "finished") for status in nodes.values()]
     return View(
         phase=_phase(progress),
         actor_steps=actor_steps,
@@ -153,8 +155,8 @@ def summarise(progress: Mapping[str, Any], nodes: Mapping[str, Any], goal: int, 
         restarts=sum(max(status.epoch - 1, 0) for status in nodes.values()),
         down=tuple(
             f"{name} {status.state}"
-            for (name, status), has_ended in zip(nodes.items(), ended, strict=True)
-            if not status.up and not has_ended
+            for name, status in nodes.items()
+            if status.state in ("failed", "restarting")
         ),
     )
 
@@ -221,7 +223,10 @@ def nodes_text(view: View) -> str:
     parts = [f"{view.nodes_up}/{view.nodes} up"]
     if view.restarts:
         parts.append(f"{view.restarts} restart{'' if view.restarts == 1 else 's'}")
-    return " · ".join([*parts, *view.down])
+    parts.extend(view.down[:MAX_NAMED])
+    if len(view.down) > MAX_NAMED:
+        parts.append(f"{len(view.down) - MAX_NAMED} more")
+    return " · ".join(parts)
 
 
 def progress_line(view: View) -> str:

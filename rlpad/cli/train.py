@@ -46,7 +46,11 @@ class RunFlags:
 def main(arguments: Sequence[str]) -> int:
     """Trains the agent that the first argument names; returns the exit code."""
     arguments = list(arguments)
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments:
+        raise UserError(
+            f"missing AGENT: expected rlpad train AGENT --env ENV (known: {', '.join(agent_names())})"
+        )
+    if arguments[0] in ("-h", "--help"):
         print(usage())
         return 0
     if arguments[0].startswith("-"):

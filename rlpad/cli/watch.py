@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rlpad.cli.live import Watcher, duration, make_display
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 #: How `rlpad.launch` notes on an exception which node raised it.
 _NOTE = "raised in node "
+
+#: Modules that drive nodes; their frames say nothing about what a node raised.
+_DRIVING = ("rlpad.cli.", "rlpad.experiment.run", "rlpad.launch.")
 
 KILLED_EXIT = 130
 
@@ -200,10 +204,19 @@ def explanation(error: BaseException) -> str:
     head = f"node {node}:" if node is not None else "the run failed:"
     if isinstance(error.__cause__, RemoteTraceback):
         return f"{head}\n{error.__cause__.text.strip()}"
-    text = "".join(traceback.TracebackException.from_exception(error).format()).rstrip()
+    frames = _node_frames(error.__traceback__)
+    text = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
     # The label is printed above already.
     kept = [line for line in text.splitlines() if not line.startswith(_NOTE)]
     return "\n".join([head, *kept])
+
+
+def _node_frames(frames: TracebackType | None) -> TracebackType | None:
+    """Leaves out the leading frames in which the launching process drove the node."""
+    at = frames
+    while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith(_DRIVING):
+        at = at.tb_next
+    return at or frames
 
 
 def shown(path: Path) -> str:

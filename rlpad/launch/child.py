@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
 import itertools
 import os
@@ -54,7 +55,7 @@ def run_node(spawn: Spawn, parent: int) -> int:
     control = _Control(spawn)
     try:
         node, info = pickle.loads(spawn.payload)
-        context = _ProcessContext(info, control)
+        context = _ProcessContext(dataclasses.replace(info, epoch=spawn.epoch), control)
         context_lib.add_live(context)
         with entered(context):
             _run(node.build(context), spawn, control)

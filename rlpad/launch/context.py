@@ -38,7 +38,16 @@ class NodeInfo:
 
 
 class Context(abc.ABC):
-    """The program as one of its nodes sees it."""
+    """The program as one of its nodes sees it.
+
+    Attributes:
+      info: what the node knows of itself.
+      stop_event: set when the program stops.
+      several_nodes: whether it stands for a program with several nodes in this process, and so for none
+        of them in particular.
+    """
+
+    several_nodes = False
 
     def __init__(self, info: NodeInfo, stop_event: threading.Event):
         self.info = info
@@ -100,7 +109,8 @@ def current() -> Context:
     raise LaunchError(
         "this is not called from a node: no program runs here"
         if not number
-        else f"this thread belongs to no node, and {number} programs run here; use the Run that launch returned"
+        else f"this thread belongs to no node, and {number} programs run here; "
+        "use the Run that launch returned, or register what you need in the node's own thread"
     )
 
 
@@ -108,9 +118,14 @@ def node_info() -> NodeInfo:
     """Returns name, group, index, group size, run directory and seed of the current node.
 
     Raises:
-      LaunchError: not called from a node.
+      LaunchError: not called from a node, or from a thread that can't be told to belong to one.
     """
-    return current().info
+    context = current()
+    if context.several_nodes:
+        raise LaunchError(
+            "this thread belongs to no node; call node_info in the thread that the node runs in"
+        )
+    return context.info
 
 
 def stop(reason: str = "stopped by the program", status: str = "completed") -> None:

@@ -22,6 +22,9 @@ class Handle:
     It can be made and passed on before its node is added to a program.
     """
 
+    #: Why such a node can't be called by others, if so.
+    refusal = ""
+
     def __init__(self, node: Node):
         self._node: Node | None = node
         self._name = ""
@@ -92,7 +95,7 @@ def map_leaves(value: Any, kind: type | tuple[type, ...], function: Callable[[An
         changed = {name: child for name, child in new_fields.items() if child is not fields[name]}
         if not changed:
             return value
-        # Not made anew by its constructor: fields that it doesn't take, and what it does to them, would be lost.
+        # Not made anew by its constructor, which needn't take all fields and may change them again.
         copied = copy.copy(value)
         for name, child in changed.items():
             object.__setattr__(copied, name, child)
@@ -121,7 +124,7 @@ def find_handles(value: Any) -> list[Handle]:
 
 
 def check_hidden(value: Any, where: str) -> None:
-    """Looks for handles where they can't be replaced: in closures, partials, sets, bound methods and attributes.
+    """Looks for handles where they can't be replaced: closures, partials, sets, bound methods, attributes.
 
     Raises:
       LaunchError: there is one; names the argument and the place.
@@ -149,7 +152,8 @@ def _hidden(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple
             yield from _handle_or_deeper(child, f"a set in {path}", seen, depth)
     elif isinstance(value, functools.partial):
         for name, child in [("function", value.func), *enumerate(value.args), *value.keywords.items()]:
-            yield from _handle_or_deeper(child, f"a functools.partial in {path} (argument {name})", seen, depth)
+            place = f"a functools.partial in {path} (argument {name})"
+            yield from _handle_or_deeper(child, place, seen, depth)
     elif isinstance(value, types.MethodType):
         yield from _handle_or_deeper(value.__self__, f"the object of a bound method in {path}", seen, depth)
     elif isinstance(value, types.FunctionType):
@@ -159,16 +163,20 @@ def _hidden(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple
             yield from _hidden(child, f"{path}.{name}", seen, depth + 1)
     elif not isinstance(value, type | types.ModuleType) and hasattr(value, "__dict__"):
         for name, child in list(vars(value).items()):
-            yield from _handle_or_deeper(child, f"attribute {name!r} of {type(value).__name__} in {path}", seen, depth)
+            place = f"attribute {name!r} of {type(value).__name__} in {path}"
+            yield from _handle_or_deeper(child, place, seen, depth)
 
 
-def _in_function(value: types.FunctionType, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Handle]]:
+def _in_function(
+    value: types.FunctionType, path: str, seen: set[int], depth: int
+) -> Iterator[tuple[str, Handle]]:
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
         try:
             child = cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-        yield from _handle_or_deeper(child, f"the closure of {value.__qualname__} in {path} ({name})", seen, depth)
+        place = f"the closure of {value.__qualname__} in {path} ({name})"
+        yield from _handle_or_deeper(child, place, seen, depth)
     for child in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
         yield from _handle_or_deeper(child, f"a default of {value.__qualname__} in {path}", seen, depth)
 
@@ -183,10 +191,10 @@ def _handle_or_deeper(child: Any, path: str, seen: set[int], depth: int) -> Iter
 
 
 class Deferred:
-    """Builds an argument in the node instead of in the process that makes the program: for what can't be pickled.
+    """Builds an argument in the node instead of in the launching process: for what can't be pickled.
 
-    `Deferred(make_env, seed)` is replaced by `make_env(seed)` when the node is built. Handles among its arguments
-    are dereferenced, and deferred arguments may be nested.
+    `Deferred(make_env, seed)` is replaced by `make_env(seed)` when the node is built. Handles among its
+    arguments are dereferenced, and deferred arguments may be nested.
     """
 
     def __init__(self, constructor: Callable[..., Any], *args: Any, **kwargs: Any):

@@ -44,7 +44,8 @@ def launch(
       preload: modules that `processes` loads once, before its nodes are forked.
       stop_notice_s: seconds that nodes get to stop before they are killed and named.
       handle_signals: whether Ctrl-C and SIGTERM stop the program; only in the main thread.
-      test_serialization: under `inline` and `threads`, send all that nodes pass to each other through the codec.
+      test_serialization: under `inline` and `threads`, send all that nodes pass to each other through the
+        codec.
 
     Returns:
       The run; wait for it with `run.wait()`.
@@ -55,7 +56,8 @@ def launch(
     kind = LAUNCHERS.get(str(getattr(launcher, "value", launcher)))
     if kind is None:
         known = ("inline", "threads", "processes")
-        raise LaunchError(f"unknown launcher {launcher!r}; expected {', '.join(known)}{nearest(str(launcher), known)}")
+        hint = nearest(str(launcher), known)
+        raise LaunchError(f"unknown launcher {launcher!r}; expected {', '.join(known)}{hint}")
     if not stop_notice_s > 0:
         raise LaunchError(f"stop_notice_s must be above 0, got {stop_notice_s}")
     program.check()
@@ -63,7 +65,11 @@ def launch(
         from rlpad.launch.launchers.inline import InlineRun
 
         return InlineRun(
-            program, run_dir=run_dir, seed=seed, handle_signals=handle_signals, test_serialization=test_serialization
+            program,
+            run_dir=run_dir,
+            seed=seed,
+            handle_signals=handle_signals,
+            test_serialization=test_serialization,
         )
     if kind == "threads":
         from rlpad.launch.launchers.threads import ThreadsRun

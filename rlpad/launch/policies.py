@@ -46,8 +46,8 @@ class Resources:
     Attributes:
       threads: CPU threads of its compute libraries; None leaves it to them.
       jax_platform: platform for JAX, such as `cpu`; None leaves it to JAX.
-      env: further environment variables; those that a library reads when it's loaded come too late for what the
-        fork server has preloaded.
+      env: further environment variables; those that a library reads when it's loaded come too late for what
+        the fork server has preloaded.
     """
 
     threads: int | None = None

@@ -48,7 +48,9 @@ class Program:
         if not label:
             raise LaunchError("Label should not be empty.")
         if not _LABEL.fullmatch(label):
-            raise LaunchError(f"group label {label!r} is malformed; expected letters, digits, '_', '.', '+' and '-'")
+            raise LaunchError(
+                f"group label {label!r} is malformed; expected letters, digits, '_', '.', '+' and '-'"
+            )
         if self._group is not None:
             raise LaunchError("group() cannot be nested.")
         self._group = (label, resources or Resources(), on_failure or Stop())
@@ -64,13 +66,14 @@ class Program:
           A handle to pass to other nodes.
 
         Raises:
-          LaunchError: the node is in a program already, there's neither group nor label, or both and they differ.
+          LaunchError: the node is in a program already, there's neither group nor label, or both and they
+            differ.
         """
         if node.name is not None:
             raise LaunchError(f"{node!r} is in a program already; make another node")
         if self._group is None:
             if label is None:
-                raise LaunchError("Label should not be empty.: give add_node a label, or open a group")
+                raise LaunchError("Label should not be empty. Give add_node a label, or open a group.")
             with self.group(label):
                 return self.add_node(node)
         group, resources, on_failure = self._group
@@ -96,7 +99,8 @@ class Program:
         """Checks that the program can be launched.
 
         Raises:
-          LaunchError: it's empty, a group is still open, a handle is hidden or of another program.
+          LaunchError: it's empty, a group is still open, a handle is hidden, of another program or of a node
+            that can't be called.
         """
         if self._group is not None:
             raise LaunchError(f"group {self._group[0]!r} is still open: launch after its with block")
@@ -107,6 +111,8 @@ class Program:
             for handle in node.handles:
                 if self._nodes.get(handle.name) is not handle.node:
                     raise LaunchError(f"{name} refers to {handle!r} of another program")
+                if handle.refusal:
+                    raise LaunchError(f"{name} refers to {handle.name}, which {handle.refusal}")
 
 
 def node_seed(seed: int, name: str) -> int:

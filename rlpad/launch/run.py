@@ -15,6 +15,8 @@ from rlpad.launch.handles import Handle
 
 #: Exit codes of a run that a signal ended, as shells have them.
 SIGINT_EXIT, SIGTERM_EXIT = 130, 143
+#: How the note begins that says where an exception comes from.
+_NOTE = "raised in node"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,8 @@ class Run(abc.ABC):
     """A launched program."""
 
     def __init__(self) -> None:
-        self._end_lock = threading.Lock()
+        # A signal's handler may come while its thread holds it.
+        self._end_lock = threading.RLock()
         self._request: Outcome | None = None
         self._outcome: Outcome | None = None
         self._raised = False
@@ -93,7 +96,10 @@ class Run(abc.ABC):
         return True
 
     def stop(
-        self, reason: str = "stopped by the launching process", status: str = "interrupted", exit_code: int | None = None
+        self,
+        reason: str = "stopped by the launching process",
+        status: str = "interrupted",
+        exit_code: int | None = None,
     ) -> None:
         """Asks the program to stop and returns at once; the first request counts.
 
@@ -107,7 +113,11 @@ class Run(abc.ABC):
         self.request_end(Outcome(status, reason, code))
 
     def request_end(self, outcome: Outcome) -> bool:
-        """Notes how the run is to end, unless that's known already, and begins to stop; returns whether it was new."""
+        """Notes how the run is to end, unless that's known already, and begins to stop.
+
+        Returns:
+          Whether this is how it ends.
+        """
         with self._end_lock:
             if self._request is not None:
                 return False
@@ -117,9 +127,8 @@ class Run(abc.ABC):
 
     def fail(self, node: str, error: BaseException) -> bool:
         """Ends the run because of a node; returns whether this is the first cause."""
-        note = f"raised in node {node}"
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
+        if not any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ())):
+            error.add_note(f"{_NOTE} {node}")
         text = str(error) or type(error).__name__
         reason = f"node {node} failed: {type(error).__name__}: {text}".splitlines()[0]
         if getattr(error, "node", None) == node:
@@ -127,13 +136,13 @@ class Run(abc.ABC):
         return self.request_end(Outcome("failed", reason, 1, error))
 
     def fail_late(self, node: str, error: BaseException) -> None:
-        """Makes a run that ends a failed one because a node couldn't be closed, unless it has failed already."""
+        """Makes a run that ends a failed one as a node couldn't be closed, unless it has failed already."""
         with self._end_lock:
             request = self._request
             assert request is not None
             if request.error is not None:
                 return
-            error.add_note(f"raised in node {node}, when it was closed")
+            error.add_note(f"{_NOTE} {node}, when it was closed")
             reason = f"node {node} failed when it was closed: {type(error).__name__}: {error}".splitlines()[0]
             self._request = Outcome("failed", reason, 1, error)
 
@@ -191,11 +200,22 @@ class SignalHandlers:
         """Gives the signals back; only the main thread can."""
         if self._previous and threading.current_thread() is threading.main_thread():
             for number, handler in self._previous.items():
-                signal.signal(number, handler)
-            self._previous = {}
+                # Another run may have put its own on top since; that one then calls ours.
+                if signal.getsignal(number) == self._handle:
+                    signal.signal(number, handler)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        previous = self._previous.get(number)
+        if callable(previous):
+            previous(number, frame)
+        elif previous == signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        del frame
+        if self._run.outcome is not None:  # nobody has waited for the run, so nobody gave the signal back
+            self._pass_on(number, frame)
+            return
         if number == signal.SIGTERM:
             self._run.stop("terminated by SIGTERM", "interrupted", SIGTERM_EXIT)
             return

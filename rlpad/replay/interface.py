@@ -47,7 +47,8 @@ class TableInfo(NamedTuple):
     max_size: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+# Not frozen: that would make it four times as slow to make, and every step makes several.
+@dataclasses.dataclass(slots=True)
 class Cell:
     """One leaf of an appended step, for items to refer to; made by `Writer.append`.
 
@@ -232,6 +233,12 @@ def check_batch_size(table: Table, batch_size: int) -> None:
             f"{table.rate_limiter.tolerance:g}, so learner and actors would wait for each other for ever; "
             f"expected a tolerance of at least {batch_size}"
         )
+
+
+def is_leaf(value: NestedArray) -> bool:
+    """Whether a nest is a single array or number."""
+    # Most are arrays, and asking tree takes longer than all else that is done with them.
+    return isinstance(value, np.ndarray | np.generic | float) or not tree.is_nested(value)
 
 
 def check_column(name: str, array: np.ndarray, example: np.ndarray) -> None:

@@ -54,8 +54,8 @@ class RunDirectory:
           UserError: the folder is used, or can't be written to; nothing has been changed.
         """
         folder = Path(path).absolute()
-        check_unused(folder)
         try:
+            check_unused(folder)
             folder.mkdir(parents=True, exist_ok=True)
             with open(folder / "run.json", "x"):
                 pass
@@ -80,8 +80,8 @@ class RunDirectory:
                 "command": list(command),
                 "pid": os.getpid(),
                 "host": socket.gethostname(),
-                "user": getpass.getuser(),
-                "cpus": len(os.sched_getaffinity(0)),
+                "user": _user(),
+                "cpus": _cpus(),
                 "nproc": os.environ.get("NPROC"),
                 "versions": versions(),
             },
@@ -168,6 +168,19 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # containers run under ids that have no name
+        return None
+
+
+def _cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _now() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from rlpad.launch.context import entered
 from rlpad.launch.errors import StalledError
 from rlpad.launch.handles import Handle
-from rlpad.launch.launchers.local import DirectClient, LocalNode, LocalRuntime
+from rlpad.launch.launchers.local import DirectClient, LocalNode, LocalRuntime, as_failure
 from rlpad.launch.program import Program
 from rlpad.launch.run import NodeStatus, Run, SignalHandlers
 
@@ -18,12 +18,18 @@ from rlpad.launch.run import NodeStatus, Run, SignalHandlers
 class InlineRun(Run):
     """Runs the program inside of `wait`, one step of one worker after another.
 
-    Each worker steps until it can't, then the next one in the order of the program. If none of them can, and it
-    isn't for something that comes from outside (a worker says so with `stall_grace_s`), nobody ever will.
+    Each worker steps until it can't, then the next one in the order of the program. If none of them can, and
+    it isn't for something that comes from outside (a worker says so with `stall_grace_s`), nobody ever will.
     """
 
     def __init__(
-        self, program: Program, *, run_dir: str | None, seed: int, handle_signals: bool, test_serialization: bool
+        self,
+        program: Program,
+        *,
+        run_dir: str | None,
+        seed: int,
+        handle_signals: bool,
+        test_serialization: bool,
     ):
         super().__init__()
         self._runtime = LocalRuntime(
@@ -61,25 +67,23 @@ class InlineRun(Run):
     def _steps(self) -> Iterator[None]:
         """Yields after each step; ends when the program does."""
         nodes = list(self._runtime.nodes.values())
+        stop = self._runtime.stop_event
         for node in nodes:
-            if not self._guarded(node, node.build):
+            if stop.is_set() or not self._guarded(node, node.build):
                 return
             yield
-        stop = self._runtime.stop_event
         idle_since: float | None = None
         while not stop.is_set():
             progressed = False
             for node in nodes:
                 worker = node.built.worker if node.built is not None else None
-                while worker is not None and not worker.finished and not stop.is_set():
+                while worker is not None and not stop.is_set() and not self._finished(node, worker):
                     stepped = self._guarded(node, worker.step)
                     yield
                     if not stepped:
                         break
                     progressed = True
-                if worker is not None and worker.finished:
-                    node.state = "finished"
-            waiting = [n for n in nodes if n.built is not None and n.built.worker is not None and n.state != "finished"]
+            waiting = [n for n in nodes if n.built and n.built.worker is not None and n.state != "finished"]
             if not waiting:
                 self.stop("every node has finished", "completed")
             elif progressed:
@@ -93,26 +97,33 @@ class InlineRun(Run):
         try:
             with entered(node.context):
                 return function()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             node.state = "failed"
-            self.fail(node.name, error)
+            self.fail(node.name, as_failure(node.name, error))
             return False
+
+    def _finished(self, node: LocalNode, worker: Any) -> bool:
+        if node.state == "running" and self._guarded(node, lambda: worker.finished):
+            node.state = "finished"
+        return node.state != "running"
 
     def _idle(self, waiting: list[LocalNode], seconds: float) -> None:
         workers = [node.built.worker for node in waiting if node.built is not None]
         if seconds < max(getattr(worker, "stall_grace_s", 0.0) for worker in workers):
-            with entered(waiting[0].context):
-                workers[0].idle(0.01)
+            self._guarded(waiting[0], lambda: workers[0].idle(0.01))
             return
-        reasons = [f"{node.name} waits for {w.waiting_on()}" for node, w in zip(waiting, workers, strict=True)]
+        reasons = [
+            f"{node.name} waits for {self._guarded(node, worker.waiting_on)}"
+            for node, worker in zip(waiting, workers, strict=True)
+        ]
         self.fail(waiting[0].name, StalledError("nobody can step:\n  " + "\n  ".join(reasons)))
 
     def _finish(self) -> None:
         for node in self._runtime.in_closing_order():
             try:
                 node.end("failed" if node.state == "failed" else "stopped")
-            except Exception as error:
-                self.fail_late(node.name, error)
+            except (Exception, SystemExit) as error:
+                self.fail_late(node.name, as_failure(node.name, error))
         self._signals.restore()
         self._runtime.end()
         self.ended()
@@ -122,8 +133,10 @@ class InlineRun(Run):
 
     def kill(self) -> None:
         """Ends the program; what runs inside of `wait` can only be asked to."""
-        if self._outcome is None and not self._running:
-            self.stop()
+        if self._outcome is not None:
+            return
+        self.stop()
+        if not self._running:
             with contextlib.suppress(Exception):
                 self._schedule.close()  # type: ignore[attr-defined]
             self._finish()
@@ -135,4 +148,3 @@ class InlineRun(Run):
     def client(self, handle: Handle) -> DirectClient:
         """Returns a client of a node."""
         return DirectClient(self._runtime.nodes[handle.name])
-

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import inspect
 import threading
 import weakref
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 from rlpad.errors import nearest
 from rlpad.launch import context as context_lib
 from rlpad.launch.context import Context, NodeInfo, entered
-from rlpad.launch.errors import CallTimeout, LaunchError, PeerGone
+from rlpad.launch.errors import CallTimeout, LaunchError, NodeFailed, PeerGone
+from rlpad.launch.launchers.pool import CallPool
 from rlpad.launch.nodes.base import Built, Node
 from rlpad.launch.program import Program, node_seed
 from rlpad.launch.rpc import codec
@@ -59,12 +63,15 @@ class LocalNode:
         self._ready = threading.Event()
         self._build_lock = threading.RLock()
         self._building = False
-        self._permits: threading.Semaphore | None = None
-        self._executor: ThreadPoolExecutor | None = None
-        self._executor_lock = threading.Lock()
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._end_lock = threading.Lock()
+        # Known before the node is built, so that waiting for it doesn't hold up those who submit calls.
+        size = getattr(node, "thread_pool_size", Built.thread_pool_size)
+        self._permits = threading.Semaphore(size)
+        self._pool = CallPool(f"rlpad-{self.name}-call", size)
 
     def build(self) -> Built:
-        """Builds the node in this thread.
+        """Builds the node in this thread; the program ends if that fails, whoever asked for it.
 
         Raises:
           LaunchError: the node is being built already, and needs itself for that.
@@ -73,14 +80,20 @@ class LocalNode:
             if self.built is not None:
                 return self.built
             if self._building:
-                raise LaunchError(f"{self.name} is called while it is being built, by a node that it needs for that")
+                raise LaunchError(
+                    f"{self.name} is called while it is being built, by a node that it needs for that"
+                )
             self._building = True
             try:
                 with entered(self.context):
                     self.built = self.node.build(self.context)
+            except Exception as error:
+                if not isinstance(error, PeerGone):  # whose cause has a better claim
+                    self.state = "failed"
+                    self.runtime.run.fail(self.name, error)
+                raise
             finally:
                 self._building = False
-            self._permits = threading.Semaphore(self.built.thread_pool_size)
             self.state = "running"
             self._ready.set()
             return self.built
@@ -91,6 +104,8 @@ class LocalNode:
         Raises:
           PeerGone: the node has ended, or doesn't come up in time.
         """
+        if self.gone:
+            raise PeerGone(f"{self.name} has ended")
         if self.built is not None:
             return self.built
         if self.runtime.single_threaded:
@@ -106,71 +121,114 @@ class LocalNode:
         Raises:
           PeerGone: the node has ended.
           AttributeError: it has no such method.
+          TypeError: the arguments or the result can't be pickled, where that is tested.
         """
-        if self.gone:
-            raise PeerGone(f"{self.name} has ended; {method} can't be called")
-        bound = self._method(method)
+        return self._run(method, *self._sent(method, args, kwargs))
+
+    def submit(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
+        """Calls a method in the background; inline at once, in this thread."""
+        args, kwargs = self._sent(method, args, kwargs)
+        if not self.runtime.single_threaded:
+            return self._pool.submit(self._run, method, args, kwargs)
+        future: Future[Any] = Future()
+        try:
+            future.set_result(self._run(method, args, kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def _sent(self, method: str, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self.runtime.test_serialization:
-            args, kwargs = through_codec((args, kwargs))
-        assert self._permits is not None
-        if self.runtime.single_threaded:
-            with entered(self.context):
-                result = bound(*args, **kwargs)
-        else:
-            with self._permits, entered(self.context):
-                result = bound(*args, **kwargs)
-        return through_codec(result) if self.runtime.test_serialization else result
+            return through_codec((args, kwargs), f"the arguments of {method!r}")
+        return args, kwargs
+
+    def _run(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._check_gone(method)
+        function = self._method(method)
+        with self._permit(method), entered(self.context):
+            result = function(*args, **kwargs)
+        return (
+            through_codec(result, f"the result of {method!r}") if self.runtime.test_serialization else result
+        )
+
+    def _check_gone(self, method: str) -> None:
+        if self.gone:
+            raise PeerGone(f"{self.name} has ended; {method!r} can't be called")
+
+    @contextlib.contextmanager
+    def _permit(self, method: str) -> Iterator[None]:
+        if self.runtime.single_threaded:  # where a node may come back to itself through others
+            yield
+            return
+        while not self._permits.acquire(timeout=0.2):
+            self._check_gone(method)
+        try:
+            self._check_gone(method)
+            yield
+        finally:
+            self._permits.release()
 
     def _method(self, name: str) -> Callable[..., Any]:
         service = self.get().service
         if service is None:
             raise PeerGone(f"{self.name} serves nothing that could be called")
-        kind = type(service)
-        static = getattr(kind, name, None)
-        if isinstance(static, property) or (name != "__call__" and name.startswith("_")):
-            static = None
-        bound = getattr(service, name, None) if not isinstance(getattr(kind, name, None), property) else None
-        if not callable(bound):
-            known = [n for n in dir(kind) if not n.startswith("_") and callable(getattr(kind, n, None))]
-            raise AttributeError(f"{self.name} ({kind.__name__}) has no method {name!r}{nearest(name, known)}")
-        return bound
-
-    def submit(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
-        """Calls a method in the background; inline at once, in this thread."""
-        if self.runtime.single_threaded:
-            future: Future[Any] = Future()
-            try:
-                future.set_result(self.call(method, args, kwargs))
-            except Exception as error:
-                future.set_exception(error)
-            return future
-        size = self.get().thread_pool_size
-        with self._executor_lock:
-            if self.gone:
-                raise PeerGone(f"{self.name} has ended; {method} can't be called")
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(size, thread_name_prefix=f"rlpad-{self.name}")
-            return self._executor.submit(self.call, method, args, kwargs)
+        function = self._functions.get(name)
+        if function is None:
+            if not is_served(service, name):
+                known = [n for n in dir(service) if is_served(service, n)]
+                raise AttributeError(
+                    f"{self.name} ({type(service).__name__}) has no method {name!r}{nearest(name, known)}"
+                )
+            function = self._functions[name] = getattr(service, name)
+        return function
 
     def end(self, state: str = "stopped") -> None:
-        """Closes the node's object; later calls raise `PeerGone`."""
-        with self._executor_lock:
-            if self.gone:
-                return
-            self.gone = True
-            if self._executor is not None:
-                self._executor.shutdown(wait=False, cancel_futures=True)
-        self.state = state
-        self._ready.set()
-        if self.built is not None:
+        """Closes the node's object; later calls and those not answered raise `PeerGone`."""
+        if self.leave(state) and self.built is not None:
             with entered(self.context):
                 self.built.close()
 
+    def leave(self, state: str) -> bool:
+        """Ends the service, but doesn't close the object; returns false if that was done before."""
+        with self._end_lock:
+            if self.gone:
+                return False
+            self.gone = True
+        self.state = state
+        self._ready.set()
+        self._pool.end(lambda: PeerGone(f"{self.name} has ended"))
+        return True
 
-def through_codec(value: Any) -> Any:
-    """Sends a value through the codec and back, as it would travel between processes."""
-    payload, buffers = codec.dumps(value)
+
+def is_served(service: object, name: str) -> bool:
+    """Whether other nodes can call something of a service by this name; no property is evaluated for that."""
+    if name == "__call__":
+        return callable(service)
+    static = inspect.getattr_static(service, name, None)
+    wrappers = (classmethod, staticmethod, functools.partialmethod, functools.singledispatchmethod)
+    return not name.startswith("_") and (isinstance(static, wrappers) or callable(static))
+
+
+def through_codec(value: Any, what: str) -> Any:
+    """Sends a value through the codec and back, as it would travel between processes.
+
+    Raises:
+      TypeError: it can't be pickled.
+    """
+    try:
+        payload, buffers = codec.dumps(value)
+    except Exception as error:
+        raise TypeError(f"{what} can't be pickled: {type(error).__name__}: {error}") from error
     return codec.loads(payload, [bytearray(buffer) for buffer in buffers])
+
+
+def as_failure(node: str, error: BaseException) -> Exception:
+    """Returns the error itself if it can be raised in the launching process without ending that too."""
+    if isinstance(error, Exception):
+        return error
+    failed = NodeFailed(node, f"{node} ended with {error!r}")
+    failed.__cause__ = error
+    return failed
 
 
 class LocalRuntime:
@@ -195,7 +253,8 @@ class LocalRuntime:
             name: LocalNode(node, self, node_info_of(program, node, run_dir, seed))
             for name, node in program.nodes.items()
         }
-        self._context = next(iter(self.nodes.values())).context
+        self._context = LocalContext(next(iter(self.nodes.values())).context.info, self)
+        self._context.several_nodes = len(self.nodes) > 1
 
     @property
     def run(self) -> Run:
@@ -207,7 +266,9 @@ class LocalRuntime:
 
     def in_closing_order(self) -> list[LocalNode]:
         """Those that work before those that only serve, whom they may still need."""
-        return sorted(self.nodes.values(), key=lambda node: node.built is not None and node.built.worker is None)
+        return sorted(
+            self.nodes.values(), key=lambda node: node.built is not None and node.built.worker is None
+        )
 
     def start(self) -> None:
         """Makes the program known to threads that its nodes start."""
@@ -243,20 +304,18 @@ class DirectClient:
             del retry  # a direct call can't get lost
             if timeout is None or node.runtime.single_threaded:
                 return node.call(name, args, kwargs)
-            future = node.submit(name, args, kwargs)
-            try:
-                return future.result(timeout)
-            except TimeoutError as error:
-                if future.done():
-                    raise
-                raise CallTimeout(f"{node.name}.{name} wasn't answered within {timeout:g} s") from error
+            return _within(node, name, timeout, args, kwargs)
 
         call.__name__ = name
         self.__dict__[name] = call
         return call
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._node.call("__call__", args, kwargs)
+    def __call__(self, *args: Any, timeout: float | None = None, retry: int = 0, **kwargs: Any) -> Any:
+        """Calls the object itself."""
+        del retry
+        if timeout is None or self._node.runtime.single_threaded:
+            return self._node.call("__call__", args, kwargs)
+        return _within(self._node, "__call__", timeout, args, kwargs)
 
     @property
     def futures(self) -> _DirectFutures:
@@ -267,10 +326,25 @@ class DirectClient:
         """Holds nothing."""
 
     def __reduce__(self) -> Any:
-        raise TypeError("a client of a node in this process can't be sent to another; pass the handle on instead")
+        raise TypeError(
+            "a client of a node in this process can't be sent to another; pass the handle on instead"
+        )
 
     def __repr__(self) -> str:
         return f"<client of {self._node.name}>"
+
+
+def _within(
+    node: LocalNode, method: str, timeout: float, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    future = node.submit(method, args, kwargs)
+    try:
+        return future.result(timeout)
+    except TimeoutError as error:
+        # One that the method itself has raised comes with a future that is done, and so can't be cancelled.
+        if not future.cancel():
+            return future.result()
+        raise CallTimeout(f"{method!r} on {node.name} wasn't answered within {timeout:g} s") from error
 
 
 class _DirectFutures:
@@ -286,3 +360,10 @@ class _DirectFutures:
             return self._node.submit(name, args, kwargs)
 
         return call
+
+    def __call__(
+        self, *args: Any, timeout: float | None = None, retry: int = 0, **kwargs: Any
+    ) -> Future[Any]:
+        """Calls the object itself."""
+        del timeout, retry
+        return self._node.submit("__call__", args, kwargs)

@@ -8,17 +8,21 @@ import time
 from rlpad.launch.context import entered
 from rlpad.launch.errors import PeerGone
 from rlpad.launch.handles import Handle
-from rlpad.launch.launchers.local import DirectClient, LocalNode, LocalRuntime
+from rlpad.launch.launchers.local import DirectClient, LocalNode, LocalRuntime, as_failure
 from rlpad.launch.program import Program
 from rlpad.launch.run import NodeStatus, Run, SignalHandlers
 from rlpad.launch.worker import step_until_done
+
+# A node can still close when others have used up all the time there was to stop.
+_MIN_CLOSE_SECONDS = 1.0
 
 
 class ThreadsRun(Run):
     """Runs every node in a thread of its own.
 
     A node that fails ends the program whatever its group says: an object that raised can't be trusted to be
-    made anew beside its remains. Threads can't be killed; those that ignore the stop are named and left behind.
+    made anew beside its remains. Threads can't be killed; those that ignore the stop are named and left
+    behind.
     """
 
     def __init__(
@@ -70,11 +74,12 @@ class ThreadsRun(Run):
             # Most likely somebody else failed first; that one says so within a moment.
             node.state = "failed"
             self._gone_late[node.name] = error
-        except Exception as error:
+        except BaseException as error:
             node.state = "failed"
-            self.fail(node.name, error)
-        with self._lock:
-            self._work_left.discard(node.name)
+            self.fail(node.name, as_failure(node.name, error))
+        finally:
+            with self._lock:
+                self._work_left.discard(node.name)
 
     def _supervise(self) -> None:
         stop = self._runtime.stop_event
@@ -91,18 +96,27 @@ class ThreadsRun(Run):
         deadline = time.monotonic() + self._notice
         for thread in self._working.values():
             thread.join(max(0.0, deadline - time.monotonic()))
-        stuck = tuple(name for name, thread in self._working.items() if thread.is_alive())
+        stuck = [name for name, thread in self._working.items() if thread.is_alive()]
         for node in self._runtime.in_closing_order():
             if node.name in stuck:
-                node.gone = True
+                node.leave("stopped")
                 continue
-            try:
-                node.end("failed" if node.state == "failed" else "stopped")
-            except Exception as error:
-                self.fail_late(node.name, error)
+            # In a thread of its own, for it may hang.
+            closing = threading.Thread(target=self._close, args=(node,), name=f"rlpad-{node.name}-close")
+            closing.daemon = True
+            closing.start()
+            closing.join(max(_MIN_CLOSE_SECONDS, deadline - time.monotonic()))
+            if closing.is_alive():
+                stuck.append(node.name)
         self._runtime.end()
-        self.ended(stuck)
+        self.ended(tuple(stuck))
         self._done.set()
+
+    def _close(self, node: LocalNode) -> None:
+        try:
+            node.end("failed" if node.state == "failed" else "stopped")
+        except BaseException as error:
+            self.fail_late(node.name, as_failure(node.name, error))
 
     def _begin_stop(self) -> None:
         self._runtime.stop_event.set()
@@ -127,4 +141,3 @@ class ThreadsRun(Run):
     def client(self, handle: Handle) -> DirectClient:
         """Returns a client of a node."""
         return DirectClient(self._runtime.nodes[handle.name])
-

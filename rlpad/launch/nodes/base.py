@@ -99,9 +99,8 @@ class Node(abc.ABC):
 
     def call(self, context: Context) -> Any:
         """Calls the node's function with handles replaced by clients and deferred arguments built."""
-        args, kwargs = _build_deferred(
-            map_handles(_unwrap((self.args, self.kwargs), context), lambda handle: handle.dereference(context))
-        )
+        unwrapped = _unwrap((self.args, self.kwargs), context)
+        args, kwargs = _build_deferred(map_handles(unwrapped, lambda handle: handle.dereference(context)))
         return self.function(*args, **kwargs)
 
     @abc.abstractmethod

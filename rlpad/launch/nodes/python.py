@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 class _NoHandle(Handle):
     """Refuses to become a client."""
 
+    refusal = "can't be called by other nodes; make it a CourierNode"
+
     def dereference(self, context: Context) -> NoReturn:
         """Raises `LaunchError`: nobody can call such a node."""
-        raise LaunchError(f"{self.name} can't be called by other nodes; make it a CourierNode")
+        raise LaunchError(f"{self.name} {self.refusal}")
 
 
 class PyNode(Node):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import dm_env
@@ -12,7 +12,7 @@ import tree
 from dm_env import specs
 
 from rlpad import core
-from rlpad.replay.interface import ReplayClient, Writer
+from rlpad.replay.interface import ReplayClient, Writer, is_leaf
 from rlpad.specs import EnvironmentSpec
 from rlpad.types import NestedArray, NestedSpec, Transition
 
@@ -21,14 +21,12 @@ PriorityFn = Callable[[Transition], float]
 
 
 class _Step(NamedTuple):
-    """One step of the window: its cells, and its reward and discount with the structure of both."""
+    """One step of the window: its cells, and what priority functions want to see of it."""
 
     observation: NestedArray
     action: NestedArray
     extras: NestedArray
-    reward: NestedArray
-    discount: NestedArray
-    values: tuple[NestedArray, NestedArray, NestedArray]
+    values: tuple[NestedArray, ...]
 
 
 class NStepTransitionAdder(core.Adder):
@@ -74,13 +72,17 @@ class NStepTransitionAdder(core.Adder):
             raise ValueError(f"discount must be in [0, 1], got {discount}")
         if not priority_fns:
             raise ValueError("priority_fns must name at least one table")
-        self._dtypes = {name: _value_dtypes(client.table(name).signature) for name in priority_fns}
+        signature = [client.table(name).signature for name in priority_fns][0]
+        self._dtypes = _value_dtypes(signature)
         self._n_step = n_step
         self._discount = discount
         self._priority_fns = dict(priority_fns)
         # Between a transition's first step and its item lie its window and the shorter windows of an end.
         self._writer: Writer = client.writer(num_keep_alive=2 * n_step + 2)
-        self._window: deque[_Step] = deque(maxlen=n_step)
+        self._window: deque[_Step] = deque()
+        self._rewards: deque[NestedArray] = deque()
+        self._discounts: deque[NestedArray] = deque()
+        self._needs_values = any(priority_fn is not None for priority_fn in priority_fns.values())
         self._observation: NestedArray = None
         self._last_value: NestedArray = None
         self._started = False
@@ -114,13 +116,16 @@ class NStepTransitionAdder(core.Adder):
         """
         if not timestep.first():
             raise ValueError(f"add_first needs a timestep of type FIRST, got {timestep.step_type!r}")
-        self._window.clear()
+        self.reset()
         self._observe(timestep.observation, {})
         self._started = True
 
     def _observe(self, observation: NestedArray, columns: dict[str, NestedArray]) -> dict[str, NestedArray]:
         cells = self._writer.append({"observation": observation, **columns})
-        self._observation, self._last_value = cells["observation"], observation
+        self._observation = cells["observation"]
+        if self._needs_values:
+            # A copy: environments may use the same array for every observation.
+            self._last_value = tree.map_structure(np.array, observation)
         return cells
 
     def add(self, action: NestedArray, next_timestep: dm_env.TimeStep, extras: NestedArray = ()) -> None:
@@ -131,56 +136,64 @@ class NStepTransitionAdder(core.Adder):
         """
         if not self._started:
             raise ValueError("add was called before add_first")
-        first, first_value = self._observation, self._last_value
-        reward, discount = _broadcast_structures(next_timestep.reward, next_timestep.discount)
-        step = _Step(first, None, (), reward, discount, (first_value, action, extras))
+        observation, value = self._observation, self._last_value
+        reward, discount = _broadcast_structures(
+            _as_float64(next_timestep.reward), _as_float64(next_timestep.discount)
+        )
         # The window reaches up to the new step; its return goes into the same row as the step.
-        window = [*self._window, step][-self._n_step :]
-        returns = self._returns(window)
+        returns = self._returns([*self._rewards, reward], [*self._discounts, discount])
         columns: dict[str, NestedArray] = {"action": action, "reward": returns[0], "discount": returns[1]}
         if _has_leaves(extras):
             columns["extras"] = extras
         cells = self._observe(next_timestep.observation, columns)
-        step = step._replace(action=cells["action"], extras=cells.get("extras", extras))
-        self._window.append(step)
+        values = ()
+        if self._needs_values:
+            values = (value, *tree.map_structure(np.array, (action, extras)))
+        self._window.append(_Step(observation, cells["action"], cells.get("extras", extras), values))
+        self._rewards.append(reward)
+        self._discounts.append(discount)
         self._write(cells, returns)
         if next_timestep.last():
             while len(self._window) > 1:
-                self._window.popleft()
-                returns = self._returns(list(self._window))
+                self._drop_first()
+                returns = self._returns(list(self._rewards), list(self._discounts))
                 self._write(self._writer.append({"reward": returns[0], "discount": returns[1]}), returns)
             self.reset()
+        elif len(self._window) == self._n_step:
+            self._drop_first()
 
-    def _returns(self, window: list[_Step]) -> tuple[NestedArray, NestedArray]:
-        dtypes = next(iter(self._dtypes.values()))
-        if not tree.is_nested(window[0].reward):
-            total, product = self._leaf_returns(
-                [step.reward for step in window], [step.discount for step in window]
-            )
-            return total.astype(dtypes[0][0]), product.astype(dtypes[1][0])
-        rewards = zip(*(tree.flatten(step.reward) for step in window), strict=True)
-        discounts = zip(*(tree.flatten(step.discount) for step in window), strict=True)
-        pairs = [self._leaf_returns(list(r), list(d)) for r, d in zip(rewards, discounts, strict=True)]
-        return tuple(  # type: ignore[return-value]
-            tree.unflatten_as(
-                window[0].reward,
-                [pair[i].astype(dtype) for pair, dtype in zip(pairs, dtypes[i], strict=True)],
-            )
-            for i in (0, 1)
-        )
+    def _drop_first(self) -> None:
+        self._window.popleft()
+        self._rewards.popleft()
+        self._discounts.popleft()
 
-    def _leaf_returns(self, rewards: list[Any], discounts: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns and discounts of a window, float64, of the shape that both have when broadcast."""
-        total = product = np.float64(0.0)
-        scale = np.float64(1.0)
+    def _returns(
+        self, rewards: list[NestedArray], discounts: list[NestedArray]
+    ) -> tuple[NestedArray, NestedArray]:
+        """Returns and discounts of a window, of the shape that both have when broadcast."""
+        like = rewards[0]
+        if is_leaf(like):
+            return self._leaf_returns(rewards, discounts, self._dtypes[0])
+        columns = zip(map(tree.flatten, rewards), map(tree.flatten, discounts), strict=True)
+        flat_rewards, flat_discounts = (list(zip(*rows, strict=True)) for rows in zip(*columns, strict=True))
+        pairs = list(map(self._leaf_returns, flat_rewards, flat_discounts, self._dtypes))
+        totals, products = zip(*pairs, strict=True)
+        return tree.unflatten_as(like, totals), tree.unflatten_as(like, products)
+
+    def _leaf_returns(
+        self, rewards: Sequence[Any], discounts: Sequence[Any], dtypes: tuple[np.dtype, np.dtype]
+    ) -> tuple[Any, Any]:
+        total: Any = 0.0
+        product: Any = 0.0
+        scale: Any = 1.0
         for reward, discount in zip(rewards, discounts, strict=True):
             total = total + scale * reward
             product = scale * discount
             scale = product * self._discount
-        if np.shape(total) != np.shape(product):
-            shape = np.broadcast_shapes(np.shape(total), np.shape(product))
-            total, product = np.broadcast_to(total, shape), np.broadcast_to(product, shape)
-        return total, product
+        if isinstance(total, float) and isinstance(product, float):
+            return dtypes[0].type(total), dtypes[1].type(product)
+        total, product = np.broadcast_arrays(total, product)
+        return total.astype(dtypes[0]), product.astype(dtypes[1])
 
     def _write(self, cells: dict[str, NestedArray], returns: tuple[NestedArray, NestedArray]) -> None:
         step = self._window[0]
@@ -199,6 +212,8 @@ class NStepTransitionAdder(core.Adder):
     def reset(self) -> None:
         """Forgets the unfinished episode; what was written stays."""
         self._window.clear()
+        self._rewards.clear()
+        self._discounts.clear()
         self._started = False
 
     def flush(self) -> bool:
@@ -210,21 +225,29 @@ class NStepTransitionAdder(core.Adder):
         self._writer.close()
 
 
+def _as_float64(nest: NestedArray) -> NestedArray:
+    """Copies rewards or discounts as float64; numbers become Python's, which are the fastest."""
+    if not is_leaf(nest):
+        return tree.map_structure(_as_float64, nest)
+    return float(nest) if np.ndim(nest) == 0 else np.array(nest, np.float64)
+
+
 def _broadcast_structures(rewards: NestedArray, discounts: NestedArray) -> tuple[NestedArray, NestedArray]:
     """Gives both the structure of the one that is nested."""
-    if tree.is_nested(rewards) == tree.is_nested(discounts):
+    if is_leaf(rewards) == is_leaf(discounts):
         return rewards, discounts
-    if tree.is_nested(rewards):
+    if not is_leaf(rewards):
         return rewards, tree.map_structure(lambda _: discounts, rewards)
     return tree.map_structure(lambda _: rewards, discounts), discounts
 
 
 def _has_leaves(nest: NestedArray) -> bool:
-    return not tree.is_nested(nest) or bool(tree.flatten(nest))
+    return is_leaf(nest) or bool(tree.flatten(nest))
 
 
-def _value_dtypes(signature: Transition) -> tuple[list[np.dtype], list[np.dtype]]:
-    return (
-        [np.dtype(spec.dtype) for spec in tree.flatten(signature.reward)],
-        [np.dtype(spec.dtype) for spec in tree.flatten(signature.discount)],
-    )
+def _value_dtypes(signature: Transition) -> Any:
+    """Pairs the dtypes of rewards and discounts, for each leaf where these are nests."""
+    if is_leaf(signature.reward):
+        return np.dtype(signature.reward.dtype), np.dtype(signature.discount.dtype)
+    leaves = zip(tree.flatten(signature.reward), tree.flatten(signature.discount), strict=True)
+    return [(np.dtype(reward.dtype), np.dtype(discount.dtype)) for reward, discount in leaves]

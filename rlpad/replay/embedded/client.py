@@ -86,21 +86,24 @@ class EmbeddedWriter(interface.Writer):
         """Keeps copies of a step's arrays; see `interface.Writer`."""
         cells: dict[str, NestedArray] = {}
         for name, value in step.items():
-            if tree.is_nested(value):
+            if interface.is_leaf(value):
+                cells[name] = self._append(name, value)
+            else:
                 leaves = [self._append(f"{name}/{i}", leaf) for i, leaf in enumerate(tree.flatten(value))]
                 cells[name] = tree.unflatten_as(value, leaves)
-            else:
-                cells[name] = self._append(name, value)
         return cells
 
     def _append(self, name: str, value: Any) -> Cell:
-        column = self._columns.get(name)
         # A copy: environments may use the same array for every observation.
         array = np.array(value)
+        column = self._columns.get(name)
         if column is None:
             column = self._columns[name] = _PendingColumn(array)
             self._examples[name] = column.example
-        return Cell(name, column.append(name, array))
+        interface.check_column(name, array, column.example)
+        column.values.append(array)
+        column.next += 1
+        return Cell(name, column.next - 1)
 
     def create_item(self, table: str, trajectory: NestedArray, priority: float | None = None) -> None:
         """Keeps an item for the next write; see `interface.Writer`."""
@@ -135,7 +138,7 @@ class EmbeddedWriter(interface.Writer):
 
     def _batch(self, sent: dict[str, list], rest: dict[str, list]) -> WriteBatch:
         steps = {
-            name: (column.first, np.stack(column.values))
+            name: (column.first, np.array(column.values))
             for name, column in self._columns.items()
             if column.values
         }
@@ -167,12 +170,6 @@ class _PendingColumn:
         self.values: list[np.ndarray] = []
         self.first = 0
         self.next = 0
-
-    def append(self, name: str, array: np.ndarray) -> int:
-        interface.check_column(name, array, self.example)
-        self.values.append(array)
-        self.next += 1
-        return self.next - 1
 
     def sent(self) -> None:
         self.values = []

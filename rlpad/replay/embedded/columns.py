@@ -52,6 +52,6 @@ class Column:
     def release(self, slots: np.ndarray) -> None:
         """Takes a reference per mention; slots without any are used again, the oldest freed ones first."""
         np.subtract.at(self._references, slots, 1)
-        freed = np.unique(slots[self._references[slots] == 0])
+        freed = slots[self._references[slots] == 0]
         if len(freed):
-            self._free = np.concatenate([self._free, freed])
+            self._free = np.concatenate([self._free, np.unique(freed)])

@@ -22,6 +22,8 @@ from rlpad.replay.tables import Table
 WAIT_MS = 500
 #: Batches that lie ready; while they do, one more may be in the thread's hands.
 READY_BATCHES = 1
+#: Samples that the server sends ahead; more isn't faster, and is further ahead of the learner.
+IN_FLIGHT = 256
 #: Seconds after which `next` gives up.
 SAMPLE_TIMEOUT_SECONDS = 600.0
 #: Seconds that `close` waits for the thread.
@@ -171,7 +173,7 @@ def _dataset(address: str, table: Table, batch_size: int) -> Any:
         table=table.name,
         dtypes=tuple(tf.as_dtype(np.dtype(spec.dtype)) for spec in specs),
         shapes=tuple(tf.TensorShape(spec.shape) for spec in specs),
-        max_in_flight_samples_per_worker=batch_size,
+        max_in_flight_samples_per_worker=min(batch_size, IN_FLIGHT),
         num_workers_per_iterator=1,
         rate_limiter_timeout_ms=WAIT_MS,
     ).batch(batch_size)

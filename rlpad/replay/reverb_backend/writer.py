@@ -48,7 +48,7 @@ class ReverbWriter(interface.Writer):
         """Hands a step to reverb; see `interface.Writer`."""
         flat: dict[str, np.ndarray] = {}
         for name, value in step.items():
-            if tree.is_nested(value):
+            if not interface.is_leaf(value):
                 for i, leaf in enumerate(tree.flatten(value)):
                     flat[f"{name}/{i}"] = np.asarray(leaf)
             else:
@@ -64,7 +64,7 @@ class ReverbWriter(interface.Writer):
         sequence, self._sequence = self._sequence, self._sequence + 1
         cells: dict[str, NestedArray] = {}
         for name, value in step.items():
-            if tree.is_nested(value):
+            if not interface.is_leaf(value):
                 names = [f"{name}/{i}" for i in range(len(tree.flatten(value)))]
                 leaves = [Cell(leaf, sequence, references[self._places[leaf]]) for leaf in names]
                 cells[name] = tree.unflatten_as(value, leaves)
