@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -20,10 +21,10 @@ from rlpad.types import NestedArray
 class EnvironmentLoop(core.Worker):
     """Steps environments with the actions of an actor (Acme's EnvironmentLoop, batched).
 
-    One `step` of the loop is one step of every environment, with one batched policy call. An environment whose
-    episode ended starts the next one in the following step. Each finished episode gives one row of metrics:
-    `episode_length`, `episode_return` (a nest if rewards are one), `steps_per_second`, the mean durations of
-    its parts, the counts, the staleness of the policy and what the observers measured.
+    One `step` of the loop is one step of every environment, with one batched policy call. An environment
+    whose episode ended starts the next one in the following step. Each finished episode gives one row of
+    metrics: `episode_length`, `episode_return` (a nest if rewards are one), `steps_per_second`, the mean
+    durations of its parts, the counts, the staleness of the policy and what the observers measured.
     """
 
     def __init__(
@@ -57,16 +58,15 @@ class EnvironmentLoop(core.Worker):
         vector_actor = actor if isinstance(actor, core.VectorActor) else SingleStreamActor(actor)
         if len(environments) != vector_actor.num_streams:
             raise ValueError(
-                f"{label}: {len(environments)} environments for an actor of {vector_actor.num_streams} streams"
+                f"{label}: {len(environments)} environments for an actor of "
+                f"{vector_actor.num_streams} streams"
             )
         self._actor = vector_actor
         self._counts_steps = steps is None
         self._steps = steps or UnlimitedSteps()
         self._counter = counter
         self._logger = logger
-        self._streams = [
-            _Stream(environment, [make() for make in observers]) for environment in environments
-        ]
+        self._streams = [_Stream(environment, [make() for make in observers]) for environment in environments]
         self._select_seconds = 0.0
         self._waits_for = "nothing"
         self._closed = False
@@ -114,8 +114,8 @@ class EnvironmentLoop(core.Worker):
             counts = self._counter.increment(episodes=1, **steps)
         if self._logger is not None:
             row = {**counts, "actor_steps": self._steps.actor_steps, **stream.metrics()}
-            if self._counts_steps and counts:
-                row["actor_steps"] = counts["actor_steps"]
+            if self._counts_steps:
+                row["actor_steps"] = counts.get("actor_steps", row["actor_steps"])
             self._logger.write({**row, **self._actor.staleness()})
 
     def run_episode(self) -> NestedArray:
@@ -151,11 +151,13 @@ class EnvironmentLoop(core.Worker):
         if self._closed:
             return
         self._closed = True
-        self._actor.close()
-        for stream in self._streams:
-            stream.environment.close()
-        if self._logger is not None:
-            self._logger.close()
+        # Called in reverse order, and each of them even if another one raises.
+        with contextlib.ExitStack() as stack:
+            if self._logger is not None:
+                stack.callback(self._logger.close)
+            for stream in reversed(self._streams):
+                stack.callback(stream.environment.close)
+            stack.callback(self._actor.close)
 
 
 class _Stream:
@@ -164,7 +166,7 @@ class _Stream:
     def __init__(self, environment: dm_env.Environment, observers: Sequence[Observer]):
         self.environment = environment
         self.observers = observers
-        self.timestep: dm_env.TimeStep = None  # type: ignore[assignment]
+        self.timestep: dm_env.TimeStep = None
         self.needs_reset = True
         self.length = 0
         self.episode_return: NestedArray = 0.0

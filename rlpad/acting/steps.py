@@ -77,9 +77,11 @@ class LeasedSteps(Steps):
         self._total = 0
 
     def take(self, count: int) -> int:
-        """Takes steps from the lease, and renews the lease when it's used up."""
-        if not self._left and not self.finished:
-            lease = self._coordinator.lease(self._worker, self._used, self._chunk)
+        """Takes steps from the lease, and renews the lease when what is left of it isn't enough."""
+        # Not only when it's empty: batches would be cut wherever the chunk is no multiple of their size,
+        # always at the cost of the same environments. What was left goes back with the renewal.
+        if self._left < count and not self.finished:
+            lease = self._coordinator.lease(self._worker, self._used, max(self._chunk, count))
             self._used, self._left, self._total = 0, lease.granted, lease.actor_steps
             self.finished = lease.done
         taken = min(count, self._left)

@@ -7,7 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -205,7 +205,11 @@ def replay_text(view: View) -> str:
     if view.replay_size is None:
         return "filling"
     text = f"{view.replay_size:,} items"
-    return text if view.samples_per_insert is None else f"{text} · {view.samples_per_insert:.2f} samples per insert"
+    return (
+        text
+        if view.samples_per_insert is None
+        else f"{text} · {view.samples_per_insert:.2f} samples per insert"
+    )
 
 
 def returns_text(view: View) -> str:
@@ -253,7 +257,8 @@ def evaluation_line(elapsed: float, kind: str, found: EvaluationView) -> str:
     name = {"final": "final evaluation", "best": "best snapshot, fresh episodes"}.get(kind, "evaluation")
     return (
         f"[{duration(elapsed)}] {name} at {found.actor_steps:,} actor steps: "
-        f"return {found.mean:.1f} ± {found.std:.1f} over {found.episodes} episode{'' if found.episodes == 1 else 's'}"
+        f"return {found.mean:.1f} ± {found.std:.1f} over {found.episodes} "
+        f"episode{'' if found.episodes == 1 else 's'}"
     )
 
 
@@ -266,7 +271,8 @@ def render(view: View) -> RenderableType:
     bar.add_row(
         ProgressBar(total=view.goal, completed=view.actor_steps),
         Text(
-            f"{view.actor_steps:,}/{view.goal:,} steps · {view.percent}% · {duration(view.rates.elapsed)}{left}"
+            f"{view.actor_steps:,}/{view.goal:,} steps · {view.percent}% · "
+            f"{duration(view.rates.elapsed)}{left}"
         ),
     )
     rows = Table.grid(padding=(0, 2))
@@ -285,24 +291,12 @@ def render(view: View) -> RenderableType:
     return Group(bar, rows)
 
 
-class Display(Protocol):
-    """Shows views as they come."""
-
-    def show(self, view: View, evaluations: Mapping[str, EvaluationView]) -> None:
-        """Shows a view; `evaluations` are the newest of each kind."""
-
-    def close(self) -> None:
-        """Leaves the last view on the screen."""
-
-
 class LiveDisplay:
     """Redraws one view in place."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic):
         # Without a thread of its own: nodes are forked while it is there, and views come often enough.
-        self._live = Live(
-            console=Console(file=stream, highlight=False), auto_refresh=False, transient=False
-        )
+        self._live = Live(console=Console(file=stream, highlight=False), auto_refresh=False, transient=False)
         self._clock = clock
         self._drawn_at = -float("inf")
         self._drawn: View | None = None
@@ -355,6 +349,10 @@ class LineDisplay:
         """Does nothing: every line is out."""
 
 
+#: Shows views as they come: `show(view, newest evaluation of each kind)` and `close()`.
+Display = LiveDisplay | LineDisplay
+
+
 class Watcher:
     """Turns what a run reports into views and shows them; called by `run_experiment`."""
 
@@ -373,14 +371,9 @@ class Watcher:
         self._meter = _RateMeter()
         self._view: View | None = None
 
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the start."""
-        return self._clock() - self._began
-
     def __call__(self, progress: Mapping[str, Any], nodes: Mapping[str, Any]) -> None:
         """Shows the newest state."""
-        rates = self._meter.update(self.elapsed, progress["counts"])
+        rates = self._meter.update(self._clock() - self._began, progress["counts"])
         self._view = summarise(progress, nodes, self._goal, rates)
         found = {
             "periodic": _evaluation(progress["last_evaluation"]),
@@ -389,8 +382,11 @@ class Watcher:
         }
         self._display.show(self._view, {kind: one for kind, one in found.items() if one is not None})
 
-    def close(self) -> None:
-        """Stops the display."""
+    def close(self, phase: str, **counts: int) -> None:
+        """Shows how the run ended, with the last counts where they are known, and stops the display."""
+        if self._view is not None:
+            ended = dataclasses.replace(self._view, phase=phase, eta=None, **counts)
+            self._display.show(ended, {})
         self._display.close()
 
 

@@ -29,8 +29,8 @@ class RunFlags:
     launcher: LauncherName = "auto"
     """How the graph runs; auto is inline for one actor, processes for more."""
     replay: ReplayBackend = "auto"
-    """Replay backend; auto is embedded for inline, elsewhere reverb if installed (its samplers can't be seeded,
-    and its server listens on every interface without authentication)."""
+    """Replay backend; auto is embedded for inline, elsewhere reverb if installed (its samplers can't be
+    seeded, and its server listens on every interface without authentication)."""
     run_dir: str | None = None
     """Run directory; must not be used yet. One under runs/ with agent, environment and time by default."""
     env_options: tuple[str, ...] = ()
@@ -80,10 +80,18 @@ def train_script(
     try:
         entry = get_agent(agent)
         default = run_flags(entry)(
-            env=env, schedule=Schedule(steps=steps), agent=agent_config if agent_config is not None else entry.config()
+            env=env,
+            schedule=Schedule(steps=steps),
+            agent=agent_config if agent_config is not None else entry.config(),
         )
-        prog = f"python -m {sys.modules['__main__'].__spec__.name}" if sys.modules["__main__"].__spec__ else agent
-        return train(agent, entry, sys.argv[1:] if arguments is None else arguments, prog=prog, default=default)
+        prog = (
+            f"python -m {sys.modules['__main__'].__spec__.name}"
+            if sys.modules["__main__"].__spec__
+            else agent
+        )
+        return train(
+            agent, entry, sys.argv[1:] if arguments is None else arguments, prog=prog, default=default
+        )
     except UserError as error:
         print(f"rlpad: error: {error}", file=sys.stderr)
         return 2

@@ -44,7 +44,7 @@ def run_watched(config: ExperimentConfig, scale: Scale, flags: Any) -> RunResult
       flags: has `launcher`, `replay`, `run_dir`, `tensorboard`, `wandb` and `json`.
 
     Returns:
-      How the run ended; one that failed has status `failed` and exit code 1, and has been explained on stderr.
+      How the run ended; one that failed has status `failed` and exit code 1, and is explained on stderr.
 
     Raises:
       UserError: something about the request is wrong; nothing has been started or written.
@@ -64,17 +64,17 @@ def run_watched(config: ExperimentConfig, scale: Scale, flags: Any) -> RunResult
             on_start=session.start,
         )
     except KeyboardInterrupt:
-        session.close_view()
+        session.close_view("interrupted")
         if session.directory is None:
             print("rlpad: interrupted before the run started", file=sys.stderr)
             raise SystemExit(KILLED_EXIT) from None
         result = session.killed(session.directory)
     except Exception as error:
-        session.close_view()
+        session.close_view("failed")
         if session.directory is None or (isinstance(error, UserError) and failed_node(error) is None):
             raise
         return session.failed(session.directory, error)
-    session.close_view()
+    session.close_view(result.status, actor_steps=result.actor_steps, learner_steps=result.learner_steps)
     session.finish(result)
     return result
 
@@ -103,9 +103,10 @@ class _Session:
         assert self._watcher is not None
         self._watcher(progress, nodes)
 
-    def close_view(self) -> None:
+    def close_view(self, phase: str, **counts: int) -> None:
         if self._watcher is not None:
-            self._watcher.close()
+            self._watcher.close(phase, **counts)
+            self._watcher = None
 
     def finish(self, result: RunResult) -> None:
         directory = RunDirectory(result.run_dir)
@@ -220,7 +221,7 @@ def _node_frames(frames: TracebackType | None) -> TracebackType | None:
 
 
 def shown(path: Path) -> str:
-    """Returns a path as a person would type it here: relative to the working directory where that's shorter."""
+    """Returns a path as a person would type it: relative to the working directory where that's shorter."""
     relative = os.path.relpath(path)
     return relative if len(relative) < len(str(path)) else str(path)
 

@@ -35,6 +35,7 @@ class ActorWorker(core.Worker):
             jax.random.PRNGKey(seeds.integer("policy")), policy, spec, learner, adders, streams
         )
         self._name = node.name
+        self.stall_grace_s = setup.stall_grace_s
         self._coordinator = coordinator
         self._replay = client
         self._tables = [table.name for table in tables]

@@ -30,6 +30,7 @@ class LearnerWorker(core.Worker, core.VariableSource):
         tables = builder.make_replay_tables(spec, policy)
         self._setup = setup
         self._name = node.name
+        self.stall_grace_s = setup.stall_grace_s
         self._coordinator = coordinator
         self._replay = replay.make_client(setup.replay_backend, replay_service, tables)
         self._tables = [table.name for table in tables]

@@ -38,6 +38,11 @@ class Setup:
     tensorboard: bool = False
     wandb: str | None = None
 
+    @property
+    def stall_grace_s(self) -> float:
+        """Seconds for which nobody may be able to step before that counts as a stall: Reverb works in threads."""
+        return 30.0 if self.replay_backend == "reverb" else 0.0
+
     def make_environment(self, seed: int, evaluation: bool = False) -> dm_env.Environment:
         """Builds an environment of its own for a node."""
         from rlpad.environment_factory import environment_factory

@@ -55,7 +55,7 @@ def run_node(spawn: Spawn, parent: int) -> int:
     control = _Control(spawn)
     try:
         node, info = pickle.loads(spawn.payload)
-        context = _ProcessContext(dataclasses.replace(info, epoch=spawn.epoch), control)
+        context = _ProcessContext(dataclasses.replace(info, epoch=spawn.epoch), control, spawn.folder)
         context_lib.add_live(context)
         with entered(context):
             _run(node.build(context), spawn, control)
@@ -202,9 +202,10 @@ class _Control:
 class _ProcessContext(Context):
     """The program as a node in a process of its own sees it."""
 
-    def __init__(self, info: NodeInfo, control: _Control):
+    def __init__(self, info: NodeInfo, control: _Control, folder: str):
         super().__init__(info, control.stop_event)
         self._control = control
+        self._folder = folder
 
     def connect(self, name: str) -> Client:
         """Returns a client that asks the supervisor for the address, anew after each restart."""
@@ -219,6 +220,10 @@ class _ProcessContext(Context):
             except LookupError:
                 time.sleep(0.02)
         raise PeerGone(f"{name} didn't come up")
+
+    def scratch(self) -> str:
+        """Returns the launch's private folder; the fork server removes it."""
+        return self._folder
 
     def stop(self, reason: str, status: str) -> None:
         """Asks the supervisor to stop the program."""

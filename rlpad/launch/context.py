@@ -62,6 +62,10 @@ class Context(abc.ABC):
         """Returns the address of a node that brings its own transport, waiting until it's up."""
 
     @abc.abstractmethod
+    def scratch(self) -> str:
+        """Returns a private folder that is removed when the program ends, however it ends."""
+
+    @abc.abstractmethod
     def stop(self, reason: str, status: str) -> None:
         """Asks the program to stop."""
 

@@ -119,7 +119,12 @@ def _like_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
 def find_handles(value: Any) -> list[Handle]:
     """Lists the handles that `map_handles` would replace."""
     found: list[Handle] = []
-    map_handles(value, lambda handle: (found.append(handle), handle)[1])
+
+    def note(handle: Handle) -> Handle:
+        found.append(handle)
+        return handle
+
+    map_handles(value, note)
     return found
 
 

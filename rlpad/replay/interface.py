@@ -95,11 +95,11 @@ class Writer(abc.ABC):
 
     @abc.abstractmethod
     def ready(self, count: int = 1) -> bool:
-        """Whether `count` more items can be created without running ahead of the rate limiter; never waits."""
+        """Whether `count` more items can be created without running ahead of the rate limiter."""
 
     @abc.abstractmethod
     def flush(self) -> bool:
-        """Writes pending items as far as the rate limiter lets it, without waiting; returns whether all went."""
+        """Writes pending items as far as the rate limiter lets it; returns whether all went. Never waits."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -235,10 +235,13 @@ def check_batch_size(table: Table, batch_size: int) -> None:
         )
 
 
+_LEAVES = (np.ndarray, np.generic, float)
+
+
 def is_leaf(value: NestedArray) -> bool:
     """Whether a nest is a single array or number."""
     # Most are arrays, and asking tree takes longer than all else that is done with them.
-    return isinstance(value, np.ndarray | np.generic | float) or not tree.is_nested(value)
+    return isinstance(value, _LEAVES) or not tree.is_nested(value)
 
 
 def check_column(name: str, array: np.ndarray, example: np.ndarray) -> None:

@@ -14,7 +14,7 @@ class Uniform:
 
 @dataclasses.dataclass(frozen=True)
 class Prioritized:
-    """Draws items in proportion to `priority ** exponent` (Schaul et al. 2016, arXiv 1511.05952, equation 1)."""
+    """Draws items in proportion to `priority ** exponent` (Schaul et al. 2016, arXiv 1511.05952)."""
 
     exponent: float = 0.6
 
@@ -32,8 +32,8 @@ class Fifo:
 class RateLimiter:
     """Holds the learner and the actors to a ratio of samples per insert. Two statements hold at all times:
 
-        samples <= samples_per_insert * (inserts - min_size) + tolerance     else the learner waits
-        samples_per_insert * inserts <= samples + samples_per_insert * min_size + tolerance    else actors wait
+        samples <= samples_per_insert * (inserts - min_size) + tolerance,    else the learner waits
+        samples_per_insert * (inserts - min_size) <= samples + tolerance,    else actors wait
 
     and nothing is sampled before `min_size` inserts.
 

@@ -14,8 +14,9 @@ class Counter(core.Saveable[dict[str, Any]]):
     """Named counts, kept here or added up in a parent.
 
     A child keeps what it counted and hands it to its parent, every name with the child's prefix
-    (`actor` counts `steps`, the parent holds `actor_steps`), at most every `push_period_s` seconds; in between
-    it answers with the parent's last reply and its own counts since. All methods may be called from any thread.
+    (`actor` counts `steps`, the parent holds `actor_steps`), at most every `push_period_s` seconds; in
+    between it answers with the parent's last reply and its own counts since. All methods may be called from
+    any thread.
     """
 
     def __init__(

@@ -39,8 +39,8 @@ class Logger(abc.ABC):
 class JsonLinesLogger(Logger):
     """Appends one JSON object per row to a file; each row is there in full once `write` returns.
 
-    Every row gets `time`, seconds since the epoch. JSON has no NaN and no infinities: they become null, and an
-    entry `nonfinite` says which they were.
+    Every row gets `time`, seconds since the epoch. JSON has no NaN and no infinities: they become null, and
+    an entry `nonfinite` says which they were.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time):
@@ -65,7 +65,7 @@ class JsonLinesLogger(Logger):
 
 
 class TerminalLogger(Logger):
-    """Prints rows as `[label] name = value` lines; between two of them passes at least a number of seconds."""
+    """Prints rows as `[label] name = value` lines; at least some seconds pass between two of them."""
 
     def __init__(
         self,
@@ -199,7 +199,11 @@ def flatten_numbers(row: Any, name: str = "") -> list[tuple[str, float]]:
     if isinstance(row, bool | int | float):
         return [(name, float(row))]
     children = row.items() if isinstance(row, dict) else enumerate(row) if isinstance(row, list) else ()
-    return [pair for key, child in children for pair in flatten_numbers(child, f"{name}/{key}" if name else str(key))]
+    return [
+        pair
+        for key, child in children
+        for pair in flatten_numbers(child, f"{name}/{key}" if name else str(key))
+    ]
 
 
 def check_extras(tensorboard: bool = False, wandb: str | None = None) -> None:

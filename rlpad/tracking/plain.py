@@ -87,10 +87,10 @@ def join_nonfinite(value: Any, note: Any) -> Any:
 
 
 def describe(value: Any) -> Any:
-    """Converts a configuration to JSON: nested dataclasses to dicts, and whatever JSON can't hold to its name.
+    """Converts a configuration to JSON: nested dataclasses to dicts, what JSON can't hold to its name.
 
-    Functions and classes become `module:qualname`, a `functools.partial` a dict of its function and arguments,
-    any other object the `module:qualname` of its class. Infinities and NaN become strings.
+    Functions and classes become `module:qualname`, a `functools.partial` a dict of its function and
+    arguments, any other object the `module:qualname` of its class. Infinities and NaN become strings.
     """
     if value is None or type(value) in (bool, int, str):
         return value

@@ -1,8 +1,8 @@
 """Policy snapshots: the variables that actors pull, at one moment, in a folder of their own.
 
-A snapshot is `checkpoints/policy-<actor_steps>/` with `variables.npz` (one array per leaf) and `snapshot.json`
-(counts, and the nest that the leaves make up). It needs nothing but NumPy to be read. `checkpoints/best.json`
-names the one that was evaluated best.
+A snapshot is `checkpoints/policy-<actor_steps>/` with `variables.npz` (one array per leaf) and
+`snapshot.json` (counts, and the nest that the leaves make up). It needs nothing but NumPy to be read.
+`checkpoints/best.json` names the one that was evaluated best.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def _encode(nest: NestedArray, leaves: list[np.ndarray]) -> Any:
             "fields": {name: _encode(child, leaves) for name, child in zip(nest._fields, nest, strict=True)},
         }
     if isinstance(nest, list | tuple):
-        kind = "list" if isinstance(nest, list) else "tuple"
-        return {kind: [_encode(child, leaves) for child in nest]}
+        sequence = "list" if isinstance(nest, list) else "tuple"
+        return {sequence: [_encode(child, leaves) for child in nest]}
     if nest is None:
         return {"none": True}
     array = np.asarray(nest)

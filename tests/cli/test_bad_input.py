@@ -1,4 +1,4 @@
-"""Every bad request ends with code 2 and one line that says what was wrong; nothing starts, nothing is written."""
+"""Every bad request ends with code 2 and one line that says what was wrong; nothing starts or is written."""
 
 import importlib.util
 import multiprocessing

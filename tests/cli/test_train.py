@@ -14,7 +14,16 @@ from agents.dqn.config import DQNConfig
 from rlpad.cli.main import main
 from rlpad.experiment.config import ExperimentConfig, Scale, Schedule
 
-SMALL = ["--steps", "600", "--agent.min-replay-size", "100", "--eval-episodes", "2", "--final-eval-episodes", "2"]
+SMALL = [
+    "--steps",
+    "600",
+    "--agent.min-replay-size",
+    "100",
+    "--eval-episodes",
+    "2",
+    "--final-eval-episodes",
+    "2",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +99,18 @@ def test_a_run_leaves_all_its_files(capsys, folder):
 
 
 def test_json_is_all_that_stdout_gets(capsys):
-    arguments = ["train", "dqn", "--env", "CartPole-v1", *SMALL, "--steps", "300", "--run-dir", "run", "--json"]
+    arguments = [
+        "train",
+        "dqn",
+        "--env",
+        "CartPole-v1",
+        *SMALL,
+        "--steps",
+        "300",
+        "--run-dir",
+        "run",
+        "--json",
+    ]
     assert main(arguments) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)

@@ -1,4 +1,4 @@
-"""The live view: what is shown is worked out by pure functions, checked by hand; how, on streams in memory."""
+"""The live view: what is shown is worked out by pure functions; how, is seen on streams in memory."""
 
 import io
 import json
@@ -57,7 +57,10 @@ class Clock:
 def test_summary_by_hand():
     view = summarise(
         progress(
-            gauges={"learner/0": {"size": 2_000, "inserts": 2_400, "samples": 19_200}, "actor/0": {"idle": 1}},
+            gauges={
+                "learner/0": {"size": 2_000, "inserts": 2_400, "samples": 19_200},
+                "actor/0": {"idle": 1},
+            },
             last_evaluation=evaluation(2_000, 21.5),
             best_evaluation=evaluation(1_000, 30.25),
         ),
@@ -81,8 +84,9 @@ def test_summary_by_hand():
     assert view.down == ("actor/1 restarting",)
     assert live.progress_line(view) == (
         "[0:08] training | 2,500/10,000 actor steps (25%, 0:15 left) | 600 learner steps | "
-        "500 actor steps/s · 120 learner steps/s | replay 2,000 items · 8.00 samples per insert | 12 episodes | "
-        "return last 21.5 ± 1.5 at 2,000 · best 30.2 at 1,000 | nodes 2/4 up · 3 restarts · actor/1 restarting"
+        "500 actor steps/s · 120 learner steps/s | replay 2,000 items · 8.00 samples per insert | "
+        "12 episodes | return last 21.5 ± 1.5 at 2,000 · best 30.2 at 1,000 | "
+        "nodes 2/4 up · 3 restarts · actor/1 restarting"
     )
 
 
@@ -110,9 +114,13 @@ def test_phases(changes, phase):
 
 
 def test_what_is_unknown_is_left_out():
-    view = summarise(progress(0, 0, gauges={"learner/0": {"size": 0, "inserts": 0, "samples": 0}}), {}, 10, Rates())
+    view = summarise(
+        progress(0, 0, gauges={"learner/0": {"size": 0, "inserts": 0, "samples": 0}}), {}, 10, Rates()
+    )
     assert (view.eta, view.samples_per_insert, view.last, view.best) == (None, None, None, None)
-    assert live.progress_line(view).startswith("[0:00] starting | 0/10 actor steps (0%) | 0 learner steps | replay 0")
+    assert live.progress_line(view).startswith(
+        "[0:00] starting | 0/10 actor steps (0%) | 0 learner steps | replay 0"
+    )
     # Standing still gives no estimate, nor does a goal that is reached.
     assert summarise(progress(), {}, 10_000, Rates(5.0, 0.0, 0.0)).eta is None
     assert summarise(progress(10_000), {}, 10_000, Rates(5.0, 1.0, 0.0)).eta is None
@@ -126,7 +134,9 @@ def test_percent_is_100_only_at_the_goal():
 def test_many_nodes_that_are_down_dont_fill_the_screen():
     nodes = {f"actor/{i}": NodeStatus("restarting", epoch=2) for i in range(8)}
     text = live.nodes_text(summarise(progress(), nodes, 10, Rates()))
-    assert text == "0/8 up · 8 restarts · actor/0 restarting · actor/1 restarting · actor/2 restarting · 5 more"
+    assert (
+        text == "0/8 up · 8 restarts · actor/0 restarting · actor/1 restarting · actor/2 restarting · 5 more"
+    )
 
 
 @pytest.mark.parametrize(
@@ -177,7 +187,7 @@ def test_lines_come_every_ten_seconds_and_for_each_evaluation():
             changes["last_evaluation"] = evaluation(1_000, 10.0)
             changes["final_evaluation"] = evaluation(10_000, 11.0, "final", 20)
         watcher(progress(100 * quarter, quarter, **changes), {})
-    watcher.close()
+    watcher.close("completed")
     text = stream.getvalue()
     assert "\x1b" not in text and "\r" not in text
     lines = text.splitlines()
@@ -232,12 +242,12 @@ def test_live_view_redraws_calmly_and_ends_with_the_last_state(monkeypatch):
     for tick in range(21):
         clock.now = 100.0 + tick / 20
         watcher(progress(tick), {})
-    watcher.close()
-    watcher.close()
+    watcher.close("completed", actor_steps=20, learner_steps=7)
+    watcher.close("completed")
     assert draws[-1] == 20
     assert len(draws) <= 6  # four a second and the last
     text = stream.getvalue()
-    assert "20/1,000 steps" in text
+    assert "20/1,000 steps" in text and "completed" in text and "7 learner steps" in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor comes back
 
 
@@ -326,7 +336,7 @@ def test_failures_in_one_line():
     assert watch.failure(noted(ValueError("a\nb"))) == "node actor/0 failed: ValueError: a"
     assert watch.failure(noted(KeyError())) == "node actor/0 failed: KeyError: KeyError"
     late = noted(ValueError("a"), "raised in node actor/0, when it was closed")
-    assert watch.failure(late) == "node actor/0 failed, when it was closed: ValueError: a"
+    assert watch.failure(late) == "node actor/0 failed when it was closed: ValueError: a"
     died = NodeFailed("learner/0", "node learner/0 was killed by SIGKILL")
     assert watch.failure(died) == "node learner/0 was killed by SIGKILL"
     stalled = noted(StalledError("nobody can step:\n  actor/0 waits for replay"))
@@ -408,4 +418,3 @@ def test_json_moves_the_view_to_stderr(monkeypatch, tmp_path, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("dqn on CartPole-v1 · threads")
-

@@ -85,6 +85,17 @@ class Name:
         return [other.name() for other in self._others]
 
 
+class Teller(Name):
+    """Knows others from a list."""
+
+    def __init__(self, name: str, others: list[Any]):
+        super().__init__(name, *others)
+
+    def chain(self, length: int) -> str:
+        """Has the first of the others go on with the chain."""
+        return self._name if length == 1 else f"{self._name} {self._others[0].chain(length - 1)}"
+
+
 def make_handle(name: str = "a") -> lp.Handle:
     """Makes a handle of a node in a program of its own."""
     return lp.Program("p").add_node(lp.CourierNode(Name), label=name)
@@ -374,18 +385,20 @@ class TestClients:
 
     def test_cycle(self, launcher: str, start: Start) -> None:
         program = lp.Program("p")
-        one, two = lp.CourierNode(Name, "one"), lp.CourierNode(Name, "two", one.create_handle())
-        one.args += (two.create_handle(),)
+        one = lp.CourierNode(Teller, "one", knows := [])  # type: ignore[var-annotated]
+        two = lp.CourierNode(Teller, "two", [one.create_handle()])
+        knows.append(two.create_handle())
         handles = [program.add_node(node, label="n") for node in (one, two)]
         run = start(program, launcher)
         assert [run.client(handle).others() for handle in handles] == [["two"], ["one"]]
+        assert [run.client(handle).chain(3) for handle in handles] == ["one two one", "two one two"]
         run.stop(status="completed")
         assert end(run).status == "completed"
 
     def test_itself(self, launcher: str, start: Start) -> None:
         program = lp.Program("p")
-        node = lp.CourierNode(Name, "me")
-        node.args += (node.create_handle(),)
+        node = lp.CourierNode(Teller, "me", knows := [])  # type: ignore[var-annotated]
+        knows.append(node.create_handle())
         handle = program.add_node(node, label="n")
         run = start(program, launcher)
         assert run.client(handle).others() == ["me"]

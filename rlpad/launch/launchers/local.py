@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -42,6 +43,10 @@ class LocalContext(Context):
         if address is None:
             raise LaunchError(f"{name} has no address of its own")
         return address
+
+    def scratch(self) -> str:
+        """Returns a temporary folder of the program."""
+        return self._runtime.scratch()
 
     def stop(self, reason: str, status: str) -> None:
         """Asks the program to stop."""
@@ -253,6 +258,8 @@ class LocalRuntime:
             name: LocalNode(node, self, node_info_of(program, node, run_dir, seed))
             for name, node in program.nodes.items()
         }
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch_lock = threading.Lock()
         self._context = LocalContext(next(iter(self.nodes.values())).context.info, self)
         self._context.several_nodes = len(self.nodes) > 1
 
@@ -263,6 +270,13 @@ class LocalRuntime:
         if run is None:
             raise LaunchError("the run of this program is gone")
         return run
+
+    def scratch(self) -> str:
+        """Returns the program's temporary folder, making it if need be."""
+        with self._scratch_lock:
+            if self._scratch is None:
+                self._scratch = tempfile.TemporaryDirectory(prefix="rlpad-")
+            return self._scratch.name
 
     def in_closing_order(self) -> list[LocalNode]:
         """Those that work before those that only serve, whom they may still need."""
@@ -275,7 +289,9 @@ class LocalRuntime:
         context_lib.add_live(self._context)
 
     def end(self) -> None:
-        """Takes back what `start` did."""
+        """Takes back what `start` did, and removes the temporary folder."""
+        if self._scratch is not None:
+            self._scratch.cleanup()
         context_lib.remove_live(self._context)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,5 +44,8 @@ class ReverbNode(Node):
         """Starts the server."""
         import reverb
 
-        server = reverb.Server(tables=list(self.call(context)))
+        # Without a checkpointer of its own the server makes a temporary folder that nobody removes.
+        folder = tempfile.mkdtemp(prefix="reverb-", dir=context.scratch())
+        checkpointer = reverb.checkpointers.DefaultCheckpointer(path=folder)
+        server = reverb.Server(tables=list(self.call(context)), checkpointer=checkpointer)
         return Built(address=f"localhost:{server.port}", close=server.stop)

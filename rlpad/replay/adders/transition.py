@@ -32,17 +32,18 @@ class _Step(NamedTuple):
 class NStepTransitionAdder(core.Adder):
     """Turns steps into transitions over up to n steps.
 
-    The transition from time t over k steps holds the observation, action and extras of time t, the observation
-    of time t + k, and with g for the discount factor, r and d for the environment's rewards and discounts
+    The transition from time t over k steps holds the observation, action and extras of time t, the
+    observation of time t + k, and with g for the discount factor, r and d for the environment's rewards and
+    discounts
 
         reward   = r_t + g d_t r_{t+1} + ... + g^(k-1) d_t ... d_{t+k-2} r_{t+k-1}
         discount = g^(k-1) d_t ... d_{t+k-1}
 
-    so that a learner bootstraps with `reward + g * discount * v(next_observation)`. Windows are shorter at both
-    ends of an episode: 0 to 1, 0 to 2, ... 0 to n at its start, and n, n-1, ... 1 steps up to its end (Acme's
-    NStepTransitionAdder). An episode that is cut off (a last discount that isn't 0) is bootstrapped like any
-    other. Rewards and discounts may be arrays or nests; they are broadcast against each other. Every step is
-    stored once, however many transitions refer to it.
+    so that a learner bootstraps with `reward + g * discount * v(next_observation)`. Windows are shorter at
+    both ends of an episode: 0 to 1, 0 to 2, ... 0 to n at its start, and n, n-1, ... 1 steps up to its end
+    (Acme's NStepTransitionAdder). An episode that is cut off (a last discount that isn't 0) is bootstrapped
+    like any other. Rewards and discounts may be arrays or nests; they are broadcast against each other. Every
+    step is stored once, however many transitions refer to it.
     """
 
     def __init__(
@@ -59,8 +60,8 @@ class NStepTransitionAdder(core.Adder):
           client: access to replay.
           n_step: steps that a transition spans, n.
           discount: discount factor g.
-          priority_fns: by table to write to, what gives a transition its priority; None stands for the highest
-            priority so far.
+          priority_fns: by table to write to, what gives a transition its priority; None stands for the
+            highest priority so far.
 
         Raises:
           ValueError: `n_step` is below 1, the discount is outside of [0, 1], or no table is named.
@@ -105,7 +106,7 @@ class NStepTransitionAdder(core.Adder):
         )
 
     def ready(self, count: int = 1) -> bool:
-        """Whether replay would take the items of `count` more steps; an episode's last step makes n of them."""
+        """Whether replay would take the items of `count` more steps; an episode's last makes n of them."""
         return self._writer.ready(count * self._n_step * len(self._priority_fns))
 
     def add_first(self, timestep: dm_env.TimeStep) -> None:
@@ -245,9 +246,7 @@ def _has_leaves(nest: NestedArray) -> bool:
     return is_leaf(nest) or bool(tree.flatten(nest))
 
 
-def _value_dtypes(signature: Transition) -> Any:
-    """Pairs the dtypes of rewards and discounts, for each leaf where these are nests."""
-    if is_leaf(signature.reward):
-        return np.dtype(signature.reward.dtype), np.dtype(signature.discount.dtype)
+def _value_dtypes(signature: Transition) -> list[tuple[np.dtype, np.dtype]]:
+    """Pairs the dtypes of rewards and discounts, for each leaf."""
     leaves = zip(tree.flatten(signature.reward), tree.flatten(signature.discount), strict=True)
     return [(np.dtype(reward.dtype), np.dtype(discount.dtype)) for reward, discount in leaves]

@@ -143,8 +143,8 @@ class EmbeddedWriter(interface.Writer):
             if column.values
         }
         keep_from = {name: column.next - self._keep for name, column in self._columns.items()}
-        for items in rest.values():
-            for cells, _ in items:
+        for waiting in rest.values():
+            for cells, _ in waiting:
                 for cell in cells:
                     keep_from[cell.column] = min(keep_from[cell.column], cell.sequence)
         items = {
@@ -258,7 +258,7 @@ class PrefetchingSampler(interface.Sampler):
         self._empty_since_draining = self._next is None and self._asked_while_draining
 
     def drained(self) -> bool:
-        """Whether the last answer, to a question asked after the first call of this, was that there's nothing."""
+        """Whether the last answer, to a question asked after the first call of this, was: nothing."""
         self._draining = True
         return not self.ready() and self._empty_since_draining
 

@@ -13,7 +13,7 @@ from rlpad.launch.errors import PeerGone
 from rlpad.replay import interface
 from rlpad.replay.interface import TableInfo
 from rlpad.replay.reverb_backend.sampler import ReverbSampler
-from rlpad.replay.reverb_backend.server import import_reverb, max_priority_table
+from rlpad.replay.reverb_backend.server import check_alive, import_reverb, max_priority_table
 from rlpad.replay.reverb_backend.writer import ReverbWriter
 from rlpad.replay.tables import Prioritized, Table
 
@@ -114,9 +114,14 @@ class ReverbClient(interface.ReplayClient):
             if name in self.tables
         }
 
+    def check_alive(self) -> None:
+        """Raises `PeerGone` if nobody listens at the server's address."""
+        check_alive(self._client.server_address)
+
     @contextlib.contextmanager
     def _peer(self) -> Iterator[None]:
         reverb = import_reverb()
+        self.check_alive()
         try:
             yield
         except (RuntimeError, reverb.errors.ReverbError) as error:

@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import tree
 from rlpad.launch.errors import PeerGone
 from rlpad.replay import interface
 from rlpad.replay.interface import ReplaySample, ReplayStalled, SampleInfo
-from rlpad.replay.reverb_backend.server import import_reverb
+from rlpad.replay.reverb_backend.server import check_alive, import_reverb
 from rlpad.replay.tables import Table
 
 #: Milliseconds that the server waits for its rate limiter before the sampler's thread looks around.
@@ -26,6 +25,8 @@ READY_BATCHES = 1
 IN_FLIGHT = 256
 #: Seconds after which `next` gives up.
 SAMPLE_TIMEOUT_SECONDS = 600.0
+#: Seconds without a sign of the thread after which it's asked whether the server is still there.
+ALIVE_SECONDS = 2.0
 #: Seconds that `close` waits for the thread.
 CLOSE_SECONDS = 5.0
 
@@ -46,6 +47,8 @@ class ReverbSampler(interface.Sampler):
         self._closed = False
         self._drain_from: float | None = None
         self._held_since: float | None = None
+        self._turned_at = time.monotonic()
+        self._cancellation: Any = None
         self._thread = threading.Thread(target=self._run, name=f"reverb-sampler-{table.name}", daemon=True)
         self._thread.start()
 
@@ -63,17 +66,24 @@ class ReverbSampler(interface.Sampler):
         Raises:
           PeerGone: the server is gone.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._batches or self._error or self._closed, timeout)
-            if self._batches:
-                return True
-            if self._error is not None:
-                raise self._failure(self._error) from self._error
-            return False
+        deadline = time.monotonic() + timeout
+        while True:
+            with self._changed:
+                remaining = min(ALIVE_SECONDS, deadline - time.monotonic())
+                self._changed.wait_for(lambda: self._batches or self._error or self._closed, remaining)
+                if self._batches:
+                    return True
+                if self._error is not None:
+                    raise self._failure(self._error) from self._error
+                if self._closed:
+                    return False
+            self._check_alive()
+            if self._error is None and time.monotonic() >= deadline:
+                return False
 
     def _failure(self, error: BaseException) -> Exception:
         where = f"sampling table {self._table.name!r} of the reverb server at {self._address}"
-        if _is_connection_error(error):
+        if isinstance(error, PeerGone) or _is_connection_error(error):
             return PeerGone(f"{where} ended: {error}")
         return RuntimeError(f"{where} failed: {error}")
 
@@ -106,6 +116,7 @@ class ReverbSampler(interface.Sampler):
             self._closed = True
             self._batches.clear()
             self._changed.notify_all()
+        self._cancel()
         if self._thread is not threading.current_thread():
             self._thread.join(CLOSE_SECONDS)
 
@@ -113,26 +124,59 @@ class ReverbSampler(interface.Sampler):
         try:
             self._fetch()
         except BaseException as error:
-            with self._changed:
-                self._error = error
-                self._changed.notify_all()
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
 
     def _fetch(self) -> None:
+        import tensorflow as tf
+        from tensorflow.python.eager import cancellation
+
         dataset = _dataset(self._address, self._table, self._batch_size)
+        # Traced for a specification: a mere iterator would already draw samples.
+        get_next = tf.function(lambda iterator: iterator.get_next()).get_concrete_function(
+            tf.data.IteratorSpec(dataset.element_spec)
+        )
         parts: list[Leaves] = []
         while not self._closed:
-            began, empty = time.monotonic(), True
-            # Ends each time the rate limiter has held the server for so long.
-            for leaves in _pieces(dataset):
-                empty = False
-                # The wait may have ended within a batch: its first part is kept for the next round.
-                parts.append(leaves)
-                parts = self._hand_over(parts)
-                if self._closed:
-                    return
+            self._turned_at = began = time.monotonic()
+            # Ends each time the rate limiter has held the server for so long; the end is an error, which uses
+            # up what cancels calls.
+            iterator, empty = iter(dataset), True
+            self._cancellation = cancellation.CancellationManager()
+            cancellable = self._cancellation.get_cancelable_function(get_next)
+            if self._closed:
+                return
+            with contextlib.suppress(tf.errors.OutOfRangeError):
+                while True:
+                    element = cancellable(iterator)
+                    self._turned_at = time.monotonic()
+                    empty = False
+                    # The arrays are the caller's own: `numpy` copies.
+                    leaves = [leaf.numpy() for leaf in tree.flatten(tuple(element))]
+                    # The wait may end within a batch: its first part is kept for the next round.
+                    parts = self._hand_over([*parts, leaves])
+                    if self._closed:
+                        return
             with self._changed:
                 self._held_since = began if empty else None
                 self._changed.notify_all()
+
+    def _check_alive(self) -> None:
+        # The thread turns twice a second, unless it tries in vain to reach the server.
+        if time.monotonic() - self._turned_at > ALIVE_SECONDS and not self._batches:
+            try:
+                check_alive(self._address)
+            except PeerGone as error:
+                self._fail(error)
+                self._cancel()
+
+    def _cancel(self) -> None:
+        if self._cancellation is not None:
+            self._cancellation.start_cancel()
 
     def _hand_over(self, parts: list[Leaves]) -> list[Leaves]:
         if sum(len(part[0]) for part in parts) < self._batch_size:
@@ -181,12 +225,6 @@ def _dataset(address: str, table: Table, batch_size: int) -> Any:
     options.threading.private_threadpool_size = 1
     options.threading.max_intra_op_parallelism = 1
     return dataset.with_options(options)
-
-
-def _pieces(dataset: Any) -> Iterator[Leaves]:
-    for element in dataset:
-        # `numpy` copies, so the arrays are the caller's own.
-        yield [leaf.numpy() for leaf in tree.flatten((element.info, element.data))]
 
 
 def _is_connection_error(error: BaseException) -> bool:

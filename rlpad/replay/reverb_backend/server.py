@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +13,13 @@ import numpy as np
 import tree
 
 from rlpad.errors import UserError
+from rlpad.launch.errors import PeerGone
 from rlpad.replay.tables import Prioritized, Table, by_name
 
 #: Names the side table that carries a prioritised table's highest priority so far.
 MAX_PRIORITY_PREFIX = "rlpad/max_priority/"
+
+_CONNECT_SECONDS = 5.0
 
 
 def reverb_tables(tables: Callable[[], list[Table]]) -> Callable[[], list[Any]]:
@@ -52,6 +56,21 @@ def import_reverb() -> Any:
     except ModuleNotFoundError as error:
         raise _missing() from error
     return reverb
+
+
+def check_alive(address: str) -> None:
+    """Connects to a server and hangs up.
+
+    dm-reverb's own calls try for ever to reach a server that is gone, or for as long as their timeout.
+
+    Raises:
+      PeerGone: nobody listens there.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        raise PeerGone(f"the reverb server at {address} is gone: {error}") from error
 
 
 def max_priority_table(name: str) -> str:

@@ -119,7 +119,7 @@ class ReverbWriter(interface.Writer):
         now = time.monotonic()
         if now - self._asked_at > ALIVE_SECONDS:
             self._asked_at = now
-            self._client.info()
+            self._client.check_alive()
 
     def close(self) -> None:
         """Stops sending; pending items are dropped."""
