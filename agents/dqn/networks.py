@@ -51,7 +51,7 @@ def make_networks(spec: EnvironmentSpec, config: DQNConfig) -> DQNNetworks:
         return network(observation)
 
     transformed = hk.without_apply_rng(hk.transform(forward))
-    dummy = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), spec.observations)
+    dummy = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), spec.observations)
     return DQNNetworks(
         init=lambda key: transformed.init(key, dummy), apply=transformed.apply, num_actions=num_actions
     )

@@ -382,10 +382,11 @@ class Watcher:
         }
         self._display.show(self._view, {kind: one for kind, one in found.items() if one is not None})
 
-    def close(self, phase: str, **counts: int) -> None:
-        """Shows how the run ended, with the last counts where they are known, and stops the display."""
-        if self._view is not None:
-            ended = dataclasses.replace(self._view, phase=phase, eta=None, **counts)
+    def close(self, phase: str, counts: tuple[int, int] | None = None) -> None:
+        """Shows how the run ended, with the last actor and learner steps if known, and stops the display."""
+        if (view := self._view) is not None:
+            actor, learner = counts or (view.actor_steps, view.learner_steps)
+            ended = dataclasses.replace(view, phase=phase, eta=None, actor_steps=actor, learner_steps=learner)
             self._display.show(ended, {})
         self._display.close()
 

@@ -74,7 +74,7 @@ def run_watched(config: ExperimentConfig, scale: Scale, flags: Any) -> RunResult
         if session.directory is None or (isinstance(error, UserError) and failed_node(error) is None):
             raise
         return session.failed(session.directory, error)
-    session.close_view(result.status, actor_steps=result.actor_steps, learner_steps=result.learner_steps)
+    session.close_view(result.status, (result.actor_steps, result.learner_steps))
     session.finish(result)
     return result
 
@@ -103,9 +103,9 @@ class _Session:
         assert self._watcher is not None
         self._watcher(progress, nodes)
 
-    def close_view(self, phase: str, **counts: int) -> None:
+    def close_view(self, phase: str, counts: tuple[int, int] | None = None) -> None:
         if self._watcher is not None:
-            self._watcher.close(phase, **counts)
+            self._watcher.close(phase, counts)
             self._watcher = None
 
     def finish(self, result: RunResult) -> None:

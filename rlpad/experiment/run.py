@@ -181,6 +181,7 @@ def run_experiment(
     if on_start is not None:
         on_start(directory, setup, launcher_name)
     watched = _Watched(directory, watch)
+    run: lp.Run | None = None
     try:
         run = lp.launch(
             built.program,
@@ -194,7 +195,11 @@ def run_experiment(
         finally:
             run.kill()
     except BaseException as error:
-        watched.record(status="failed", reason=f"{type(error).__name__}: {error}".splitlines()[0])
+        outcome = run.outcome if run is not None else None
+        if outcome is None:
+            watched.record(status="failed", reason=f"{type(error).__name__}: {error}".splitlines()[0])
+        else:
+            watched.record(status=outcome.status, reason=outcome.reason)
         raise
     outcome = run.outcome
     assert outcome is not None

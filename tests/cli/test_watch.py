@@ -242,8 +242,7 @@ def test_live_view_redraws_calmly_and_ends_with_the_last_state(monkeypatch):
     for tick in range(21):
         clock.now = 100.0 + tick / 20
         watcher(progress(tick), {})
-    watcher.close("completed", actor_steps=20, learner_steps=7)
-    watcher.close("completed")
+    watcher.close("completed", (20, 7))
     assert draws[-1] == 20
     assert len(draws) <= 6  # four a second and the last
     text = stream.getvalue()

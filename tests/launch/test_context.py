@@ -59,21 +59,23 @@ class Stopper:
     finished = False
     stall_grace_s = 30.0
 
-    def __init__(self, stops: bool, other_thread: bool = False, mark: str = ""):
-        self._stops, self._other_thread, self._mark = stops, other_thread, mark
+    def __init__(self, stops: bool, other_thread: bool = False, mark: str = "", after: str = ""):
+        self._stops, self._other_thread, self._mark, self._after = stops, other_thread, mark, after
         self._steps = 0
 
     def step(self) -> bool:
         """Does nothing, but stops the program at the third time."""
         self._steps += 1
         if self._stops and self._steps == 3:
+            if self._after:
+                wait_until(Path(self._after).exists)
             if self._other_thread:
                 thread = threading.Thread(target=lp.stop, args=("enough", "failed"))
                 thread.start()
                 thread.join(LONG)
             else:
                 lp.stop("enough", "failed")
-            assert lp.stop_event().is_set()
+            assert lp.wait_for_stop(LONG)
             # The caller lives on.
             if self._mark:
                 Path(self._mark).write_text("alive")
@@ -208,7 +210,8 @@ class TestStop:
     def test_handlers(self, launcher: str, start: Start, tmp_path: Path) -> None:
         program = lp.Program("p")
         program.add_node(lp.PyNode(register, str(tmp_path)), label="a")
-        program.add_node(lp.PyClassNode(Stopper, stops=True), label="stops")
+        registered = str(tmp_path / "registered")
+        program.add_node(lp.PyClassNode(Stopper, stops=True, after=registered), label="stops")
         end(start(program, launcher))
         written = tmp_path / "handler"
         wait_until(written.exists)
@@ -232,6 +235,7 @@ def register(folder: str) -> None:
             print(lp.node_info().name, file=file)
 
     lp.register_stop_handler(handle)
+    (Path(folder) / "registered").touch()
 
 
 def wait_for_it(folder: str) -> None:

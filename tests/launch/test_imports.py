@@ -5,13 +5,26 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = ("jax", "jaxlib", "numpy", "haiku", "optax", "tensorflow", "reverb", "gymnasium", "dm_env", "tree", "ray")
+HEAVY = (
+    "jax",
+    "jaxlib",
+    "numpy",
+    "haiku",
+    "optax",
+    "tensorflow",
+    "reverb",
+    "gymnasium",
+    "dm_env",
+    "tree",
+    "ray",
+)
 CODE = """
 import sys
 import rlpad.launch
 from rlpad.launch.launchers import inline, threads
 print(sorted(set({heavy!r}) & set(sys.modules)))
-print(sorted(name for name in sys.modules if name.startswith("rlpad.") and name.split(".")[1] not in {known!r}))
+ours = [name for name in sys.modules if name.startswith("rlpad.")]
+print(sorted(name for name in ours if name.split(".")[1] not in {known!r}))
 """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -184,8 +183,7 @@ def test_misuse_says_what_is_wrong(connect, table):
 
 
 def test_nested_observations_actions_and_extras_of_the_first_step(connect, table_of, flush, read_all):
-    spec = dataclasses.replace(
-        SPEC,
+    spec = SPEC._replace(
         observations={"place": specs.Array((2,), np.float32), "pair": (specs.Array((), np.int64), FLOAT)},
     )
     extras_spec = {"log_prob": FLOAT}
@@ -215,8 +213,8 @@ def test_nested_observations_actions_and_extras_of_the_first_step(connect, table
 
 @pytest.mark.parametrize("shapes", [((3,), ()), ((), (3,)), ((3,), (3,)), ((2, 1), (3,))])
 def test_array_rewards_and_discounts_are_broadcast(shapes, connect, table_of, flush, read_all):
-    spec = dataclasses.replace(
-        SPEC, rewards=specs.Array(shapes[0], np.float32), discounts=specs.Array(shapes[1], np.float32)
+    spec = SPEC._replace(
+        rewards=specs.Array(shapes[0], np.float32), discounts=specs.Array(shapes[1], np.float32)
     )
     signature = NStepTransitionAdder.signature(spec)
     joint = np.broadcast_shapes(*shapes)
@@ -235,7 +233,7 @@ def test_array_rewards_and_discounts_are_broadcast(shapes, connect, table_of, fl
 
 
 def test_nested_rewards_with_one_discount(connect, table_of, flush, read_all):
-    spec = dataclasses.replace(SPEC, rewards={"a": FLOAT, "b": specs.Array((2,), np.float64)})
+    spec = SPEC._replace(rewards={"a": FLOAT, "b": specs.Array((2,), np.float64)})
     client = connect(table_of(NStepTransitionAdder.signature(spec), max_times_sampled=1))
     adder = adder_of(client, 2)
     rewards = [{"a": np.float32(r), "b": np.array([r, -r])} for r in (1.0, 2.0)]
@@ -288,7 +286,7 @@ def test_new_items_get_the_highest_priority_so_far(connect, table_of, flush, rea
 
 
 def test_environments_may_use_their_arrays_again(connect, table_of, flush, read_all):
-    spec = dataclasses.replace(SPEC, rewards=specs.Array((1,), np.float32))
+    spec = SPEC._replace(rewards=specs.Array((1,), np.float32))
     client = connect(
         table_of(NStepTransitionAdder.signature(spec), max_times_sampled=1, sampler=replay.Prioritized(1.0))
     )
@@ -372,7 +370,7 @@ def oracle(rewards: list[float], discounts: list[float], n: int, g: float) -> li
 )
 def test_matches_brute_force(steps, n_step, discount):
     double = specs.Array((), np.float64)
-    spec = dataclasses.replace(SPEC, rewards=double, discounts=double)
+    spec = SPEC._replace(rewards=double, discounts=double)
     limiter = replay.RateLimiter(1.0, 1, 1e6)
     table = replay.Table(
         "items", NStepTransitionAdder.signature(spec), 100, replay.Uniform(), limiter, max_times_sampled=1

@@ -35,6 +35,8 @@ class ItemTable:
         self._tree = SumTree(rows) if needs_tree else None
         self._max_priority = 1.0
         self._size = 0
+        # With max_times_sampled: how often the items together may still be drawn.
+        self._draws_left = 0
         self.inserts = 0
         self.samples = 0
 
@@ -45,6 +47,8 @@ class ItemTable:
         return self.table.rate_limiter.can_insert(count, inserts=self.inserts, samples=self.samples)
 
     def can_sample(self, count: int) -> bool:
+        if self.table.max_times_sampled and self._draws_left < count:
+            return False
         return self._size > 0 and self.table.rate_limiter.can_sample(
             count, inserts=self.inserts, samples=self.samples
         )
@@ -88,6 +92,7 @@ class ItemTable:
         self._times_sampled[rows] = 0
         self._alive[rows] = True
         self._size += len(rows)
+        self._draws_left += self.table.max_times_sampled * len(rows)
         self.inserts += len(rows)
         if self._tree is not None:
             self._tree.set(rows, self._weights(priorities))
@@ -99,6 +104,8 @@ class ItemTable:
             column.release(self._slots[rows, leaf])
         self._alive[rows] = False
         self._size -= len(rows)
+        if self.table.max_times_sampled:
+            self._draws_left -= int((self.table.max_times_sampled - self._times_sampled[rows]).sum())
         if self._tree is not None:
             self._tree.set(rows, np.zeros(len(rows)))
 
@@ -137,6 +144,7 @@ class ItemTable:
         limit = self.table.max_times_sampled
         if limit:
             np.add.at(self._times_sampled, rows, 1)
+            self._draws_left -= count
             self._remove(np.unique(rows[self._times_sampled[rows] >= limit]))
         return info, leaves
 

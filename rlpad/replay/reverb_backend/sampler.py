@@ -143,6 +143,8 @@ class ReverbSampler(interface.Sampler):
         parts: list[Leaves] = []
         while not self._closed:
             self._turned_at = began = time.monotonic()
+            # An iterator asks the server for its tables, and neither gives up nor can be cancelled.
+            check_alive(self._address)
             # Ends each time the rate limiter has held the server for so long; the end is an error, which uses
             # up what cancels calls.
             iterator, empty = iter(dataset), True
