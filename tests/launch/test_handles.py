@@ -101,7 +101,6 @@ def make_handle(name: str = "a") -> lp.Handle:
 
 
 _keys = st.text(max_size=3)
-_handles = st.builds(make_handle)
 _leaves = st.none() | st.integers() | st.text(max_size=3) | st.sets(st.integers(), max_size=2)
 
 
@@ -147,7 +146,7 @@ def shape(value: Any) -> Any:
 class TestMap:
     """`map_handles` replaces exactly the handles."""
 
-    @given(nests(_leaves | _handles))
+    @given(nests(_leaves | st.builds(make_handle)))
     def test_replaces_all(self, nest: Any) -> None:
         before = flat(nest)
         kept = shape(nest)
