@@ -249,10 +249,7 @@ def run(seconds: float, rounds: int) -> dict[str, Figures]:
                 server.kill()
                 server.wait()
         shutil.rmtree(folder)
-    return {
-        name: {key: statistics.median(one[key] for one in all_) for key in all_[0]}
-        for name, all_ in found.items()
-    }
+    return {name: {key: statistics.median(one[key] for one in all_) for key in all_[0]} for name, all_ in found.items()}
 
 
 def _print_table(found: dict[str, Figures]) -> None:

@@ -1,14 +1,16 @@
 """Actor steps per second of DQN on CartPole-v1 in one process, against Stable-Baselines3 and SBX.
 
-Same batch size, network and SGD steps per environment step everywhere: batch 64, MLP 256-256, one SGD step per two environment
-steps, plain (not double) one-step Q-learning from uniform replay, one CPU thread. The peers use RL-Zoo's settings for CartPole.
+Same batch size, network and SGD steps per environment step everywhere: batch 64, MLP 256-256, one SGD step per two
+environment steps, plain (not double) one-step Q-learning from uniform replay, one CPU thread. The peers use RL-Zoo's
+settings for CartPole.
 
 Each peer runs in an environment of its own, because none installs beside rlpad's stack:
 
     python3.11 -m venv peers && peers/bin/pip install stable-baselines3 sbx-rl
     python -m benchmarks.single_process --peer-python peers/bin/python
 
-Peers and rlpad alternate; the medians and the ratios of each round are printed. Without --peer-python only rlpad is measured.
+Peers and rlpad alternate; the medians and the ratios of each round are printed. Without --peer-python only rlpad is
+measured.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 PEER_SCRIPT = """
 import json, sys, time
@@ -76,33 +79,28 @@ def main() -> int:
         script = Path(folder) / "peer.py"
         script.write_text(PEER_SCRIPT)
         for seed in range(options.rounds):
-            ours = in_subprocess(
-                [sys.executable, "-m", "benchmarks.timed_run", str(options.steps), str(seed)], pinned
-            )
+            ours = in_subprocess([sys.executable, "-m", "benchmarks.timed_run", str(options.steps), str(seed)], pinned)
             speeds["rlpad"].append(ours.pop("steps_per_second"))
             shares.append(ours)
             for peer in peers:
-                row = in_subprocess(
-                    [options.peer_python, str(script), peer, str(options.steps), str(seed)], pinned
-                )
+                row = in_subprocess([options.peer_python, str(script), peer, str(options.steps), str(seed)], pinned)
                 speeds[peer].append(row["steps_per_second"])
-    report = {
+    report: dict[str, Any] = {
         "steps_per_second": speeds,
-        "ratio": {
-            peer: [a / b for a, b in zip(speeds["rlpad"], speeds[peer], strict=True)] for peer in peers
-        },
+        "ratio": {peer: [a / b for a, b in zip(speeds["rlpad"], speeds[peer], strict=True)] for peer in peers},
         "shares": {name: statistics.median(row[name] for row in shares) for name in shares[0]},
     }
     print(json.dumps(report, indent=2) if options.json else as_text(report))
     return 0
 
 
-def as_text(report: dict[str, dict]) -> str:
+def as_text(report: dict[str, Any]) -> str:
     """Lays the report out as a table."""
     lines = ["DQN on CartPole-v1, one process, one thread: environment steps per second"]
     for name, values in report["steps_per_second"].items():
         ratios = report["ratio"].get(name)
-        against = f"   rlpad is {statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else ""
+        spread = f"{statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else ""
+        against = f"   rlpad is {spread}" if ratios else ""
         lines.append(
             f"  {name:<6} {statistics.median(values):8.0f}   ({min(values):.0f} to {max(values):.0f}){against}"
         )

@@ -1,8 +1,8 @@
 """One timed run of rlpad's DQN on CartPole-v1: `python -m benchmarks.timed_run STEPS SEED` prints one JSON line.
 
-It is the experiment that `rlpad train dqn --launcher inline` runs, without evaluation; the clock starts once everything is
-compiled. The parts of the loop are timed by wrapping their methods, and the compiled update is waited for, so that what
-the device does isn't counted as somebody else's time.
+It is the experiment that `rlpad train dqn --launcher inline` runs, without evaluation; the clock starts once everything
+is compiled. The parts of the loop are timed by wrapping their methods, and the compiled update is waited for, so that
+what the device does isn't counted as somebody else's time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 
@@ -108,13 +109,11 @@ class Clock:
             init(learner, *args, **kwargs)
             learner._update = clock.waiting(learner._update)
 
-        EnvironmentLoop.step = counting_step  # type: ignore[method-assign]
-        ReplayLearner.__init__ = waiting_init  # type: ignore[method-assign]
-        try:
+        with (
+            mock.patch.object(EnvironmentLoop, "step", counting_step),
+            mock.patch.object(ReplayLearner, "__init__", waiting_init),
+        ):
             yield
-        finally:
-            EnvironmentLoop.step = step  # type: ignore[method-assign]
-            ReplayLearner.__init__ = init  # type: ignore[method-assign]
 
     def waiting(self, update: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps the compiled update so that its time is all its own."""

@@ -136,9 +136,7 @@ class AtariEnvironment(dm_env.Environment):
         lives = self._ale.lives()
         lost_life, self._lives = lives < self._lives, lives
         # A life lost on the very frame of the cap still counts as lost.
-        terminal = self._ale.game_over(with_truncation=False) or (
-            lost_life and self._options.terminal_on_life_loss
-        )
+        terminal = self._ale.game_over(with_truncation=False) or (lost_life and self._options.terminal_on_life_loss)
         discount = np.float32(not terminal)
         if self._ale.game_over():
             self._needs_reset = True
@@ -232,8 +230,6 @@ def make(game: str, **options: Any) -> AtariFactory:
         ) from error
     games = {rom.title().replace("_", ""): rom for rom in roms.get_all_rom_ids() if rom not in _MULTI_PLAYER}
     if game not in games:
-        raise UserError(
-            f"unknown Atari game 'atari:{game}'{nearest(f'atari:{game}', [f'atari:{g}' for g in games])}"
-        )
+        raise UserError(f"unknown Atari game 'atari:{game}'{nearest(f'atari:{game}', [f'atari:{g}' for g in games])}")
     check_options(f"atari:{game}", options, [field.name for field in dataclasses.fields(AtariOptions)])
     return AtariFactory(game, games[game], AtariOptions(**options))

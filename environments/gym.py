@@ -51,9 +51,7 @@ class GymEnvironment(dm_env.Environment):
         self._action: Converter = convert(environment.action_space, "action")
         self._reward_spec = _reward_spec(environment)
         self._reward_shape = self._reward_spec.shape
-        self.name = name or (
-            environment.spec.id if environment.spec else type(environment.unwrapped).__name__
-        )
+        self.name = name or (environment.spec.id if environment.spec else type(environment.unwrapped).__name__)
         self.seed = seed
         self._next_seed = seed
         if seed is not None:
@@ -77,9 +75,7 @@ class GymEnvironment(dm_env.Environment):
         """
         if self._needs_reset:
             return self.reset()
-        observation, reward, terminated, truncated, self._info = self._environment.step(
-            self._action.to_gym(action)
-        )
+        observation, reward, terminated, truncated, self._info = self._environment.step(self._action.to_gym(action))
         # np.float32(array) may be the array itself, which the environment may go on to reuse.
         reward = np.array(reward, np.float32) if self._reward_shape else np.float32(reward)
         if reward.shape != self._reward_shape:
@@ -206,9 +202,7 @@ def _missing(name: str, spec: EnvSpec, error: Exception) -> UserError:
     family = str(spec.entry_point).partition(":")[0]
     for module, requirement in _REQUIREMENTS.items():
         if family == module or family.startswith(f"{module}."):
-            return UserError(
-                f"environment 'gym:{name}' needs packages that are missing: pip install '{requirement}'"
-            )
+            return UserError(f"environment 'gym:{name}' needs packages that are missing: pip install '{requirement}'")
     reason = (str(error) or type(error).__name__).splitlines()[0]
     return UserError(f"environment 'gym:{name}' needs packages that are missing: {reason}")
 

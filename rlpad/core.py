@@ -167,3 +167,12 @@ class Saveable(abc.ABC, Generic[T]):
 
 class Learner(Worker, VariableSource, Saveable[NestedArray]):
     """Learns from replay or data and serves what it has learned."""
+
+    @property
+    @abc.abstractmethod
+    def learner_steps(self) -> int:
+        """SGD steps taken since the initial state."""
+
+    @abc.abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """Returns the newest metrics by log key."""

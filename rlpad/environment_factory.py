@@ -60,9 +60,7 @@ def environment_factory(name: str, **options: Any) -> NamedEnvironmentFactory:
     if not colon:
         prefix, what = DEFAULT_KIND, name
     if not prefix or not what:
-        raise UserError(
-            f"environment {name!r}: expected a name such as CartPole-v1, atari:Pong or module:function"
-        )
+        raise UserError(f"environment {name!r}: expected a name such as CartPole-v1, atari:Pong or module:function")
     kinds = {point.name: point for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
     if prefix in kinds:
         make = kinds[prefix].load()
@@ -143,9 +141,7 @@ def _function_factory(
     module = _import_module(name, module_name, kinds)
     function = getattr(module, function_name, None)
     if not callable(function):
-        functions = [
-            key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
-        ]
+        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         if function_name.isidentifier():
             hint = nearest(function_name, functions)
         else:
@@ -162,9 +158,7 @@ def _function_factory(
 
 def _import_module(name: str, module_name: str, kinds: Iterable[str]) -> ModuleType:
     try:
-        if module_name.startswith(
-            "."
-        ):  # a path such as ./my_env.py, which Python takes for a relative import
+        if module_name.startswith("."):  # a path such as ./my_env.py, which Python takes for a relative import
             raise ModuleNotFoundError(name=module_name)
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -173,6 +167,5 @@ def _import_module(name: str, module_name: str, kinds: Iterable[str]) -> ModuleT
             raise UserError(f"environment {name!r}: importing {module_name} failed: {error}") from error
         hint = nearest(module_name, kinds)
         raise UserError(
-            f"environment {name!r}: {module_name!r} is neither a kind ({', '.join(sorted(kinds))}) "
-            f"nor a module{hint}"
+            f"environment {name!r}: {module_name!r} is neither a kind ({', '.join(sorted(kinds))}) nor a module{hint}"
         ) from error

@@ -110,8 +110,7 @@ def get_agent(name: str) -> AgentEntry:
         raise UserError(f"module {name!r} must register exactly one agent with @register_agent, found {what}")
     names = agent_names()
     raise UserError(
-        f"unknown agent {name!r}{nearest(name, names)} "
-        f"(known: {', '.join(names)}; or name a module that registers one)"
+        f"unknown agent {name!r}{nearest(name, names)} (known: {', '.join(names)}; or name a module that registers one)"
     )
 
 
@@ -125,9 +124,7 @@ def make_builder(name: str, config: Any = None) -> Any:
     if config is None:
         config = entry.config()
     if not isinstance(config, entry.config):
-        raise UserError(
-            f"agent {name!r} takes settings of type {entry.config.__name__}, got {type(config).__name__}"
-        )
+        raise UserError(f"agent {name!r} takes settings of type {entry.config.__name__}, got {type(config).__name__}")
     return entry.builder(config)
 
 

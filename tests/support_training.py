@@ -73,7 +73,8 @@ class Training:
 
     def left_behind(self):
         """Temporary files and folders."""
-        return [p.name for p in self.folder.iterdir() if p != self.run_dir and p.name.startswith(("rlpad", "tmp", "reverb"))]
+        temporary = ("rlpad", "tmp", "reverb")
+        return [p.name for p in self.folder.iterdir() if p != self.run_dir and p.name.startswith(temporary)]
 
 
 def children(pid):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import haiku as hk
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from agents.dqn.config import DQNConfig
@@ -58,7 +59,9 @@ def q_learning_targets(
     return jax.lax.stop_gradient(transitions.reward + discount * transitions.discount * bootstrap)
 
 
-def importance_weights(probabilities: jax.Array, table_size: jax.Array, exponent: float) -> jax.Array:
+def importance_weights(
+    probabilities: jax.Array | np.ndarray, table_size: jax.Array | np.ndarray, exponent: float
+) -> jax.Array:
     """Importance-sampling weights of prioritised replay, scaled so that the largest is 1.
 
     `w_i = (N P(i))^-beta / max_j w_j` (Schaul et al. 2016, arXiv 1511.05952, section 3.4).
@@ -71,7 +74,7 @@ def importance_weights(probabilities: jax.Array, table_size: jax.Array, exponent
     Returns:
       float32 [B].
     """
-    weights = (table_size * probabilities) ** -exponent
+    weights = jnp.asarray(table_size * probabilities) ** -exponent
     return weights / weights.max()
 
 
@@ -102,15 +105,10 @@ def loss(
     targets = q_learning_targets(transitions, next_values, selector, config.discount)
     chosen = jnp.take_along_axis(values, transitions.action[:, None].astype(jnp.int32), axis=-1)[:, 0]
     td_errors = targets - chosen
-    if config.loss == "huber":
-        losses = optax.losses.huber_loss(td_errors, delta=1.0)
-    else:
-        losses = 0.5 * jnp.square(td_errors)
+    losses = optax.losses.huber_loss(td_errors) if config.loss == "huber" else 0.5 * jnp.square(td_errors)
     priorities = None
     if config.priority_exponent > 0:
-        losses *= importance_weights(
-            batch.probabilities, batch.table_size, config.importance_sampling_exponent
-        )
+        losses *= importance_weights(batch.probabilities, batch.table_size, config.importance_sampling_exponent)
         priorities = jnp.abs(td_errors) + config.min_priority
     mean_loss = losses.mean()
     metrics = {"loss": mean_loss, "q_value": chosen.mean(), "td_error": jnp.abs(td_errors).mean()}
@@ -123,9 +121,7 @@ def init(key: jax.Array, *, networks: DQNNetworks, optimizer: optax.GradientTran
     return TrainingState(params, params, optimizer.init(params), jnp.zeros((), jnp.int32))
 
 
-def gradients(
-    state: TrainingState, batch: Batch, *, networks: DQNNetworks, config: DQNConfig
-) -> tuple[hk.Params, Aux]:
+def gradients(state: TrainingState, batch: Batch, *, networks: DQNNetworks, config: DQNConfig) -> tuple[hk.Params, Aux]:
     """Returns the gradients of the loss with respect to the online network."""
     bound = partial(loss, networks=networks, config=config)
     return jax.grad(bound, has_aux=True)(state.params, state.target_params, batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import haiku as hk
 import jax
@@ -45,26 +45,22 @@ def make_networks(spec: EnvironmentSpec, config: DQNConfig) -> DQNNetworks:
     torso = config.torso if config.torso != "auto" else ("nature" if is_image(spec) else "mlp")
 
     def forward(observation: NestedArray) -> jax.Array:
-        network = QNetwork(
-            num_actions, torso=torso, hidden_sizes=config.hidden_sizes, duelling=config.duelling
-        )
+        network = QNetwork(num_actions, torso=torso, hidden_sizes=config.hidden_sizes, duelling=config.duelling)
         return network(observation)
 
-    transformed = hk.without_apply_rng(hk.transform(forward))
+    transformed: Any = hk.without_apply_rng(hk.transform(forward))  # typed as an alias that mypy can't see through
     dummy = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), spec.observations)
-    return DQNNetworks(
-        init=lambda key: transformed.init(key, dummy), apply=transformed.apply, num_actions=num_actions
-    )
+    return DQNNetworks(init=lambda key: transformed.init(key, dummy), apply=transformed.apply, num_actions=num_actions)
 
 
 class EpsilonState(NamedTuple):
     """What the epsilon-greedy policy carries: its key, and the steps of all actors together."""
 
     key: jax.Array
-    actor_steps: np.ndarray | jax.Array
+    actor_steps: np.integer | jax.Array
 
 
-def linear_epsilon(actor_steps: jax.Array, start: float, end: float, decay_steps: int) -> jax.Array:
+def linear_epsilon(actor_steps: jax.Array | np.integer | int, start: float, end: float, decay_steps: int) -> jax.Array:
     """Linear schedule: `start` at step 0, `end` from `decay_steps` on; float32 scalar."""
     fraction = jnp.clip(jnp.float32(actor_steps) / max(decay_steps, 1), 0.0, 1.0)
     if decay_steps == 0:
@@ -87,9 +83,7 @@ def epsilon_greedy(key: jax.Array, values: jax.Array, epsilon: jax.Array | float
     # One draw serves both questions: below epsilon it's uniform on [0, epsilon), which picks the action.
     uniform = jax.random.uniform(key, (batch_size,))
     explore = uniform < epsilon
-    random_action = jnp.minimum(
-        (uniform / jnp.maximum(epsilon, 1e-8) * num_actions).astype(jnp.int32), num_actions - 1
-    )
+    random_action = jnp.minimum((uniform / jnp.maximum(epsilon, 1e-8) * num_actions).astype(jnp.int32), num_actions - 1)
     return jnp.where(explore, random_action, values.argmax(axis=-1).astype(jnp.int32))
 
 

@@ -111,7 +111,8 @@ class BatchedActor(core.VectorActor):
 
     def flush(self) -> bool:
         """Flushes every adder."""
-        return all([adder.flush() for adder in self._adders])
+        flushed = [adder.flush() for adder in self._adders]  # every one, even if the first can't
+        return all(flushed)
 
     def close(self) -> None:
         """Closes every adder."""

@@ -58,8 +58,7 @@ class EnvironmentLoop(core.Worker):
         vector_actor = actor if isinstance(actor, core.VectorActor) else SingleStreamActor(actor)
         if len(environments) != vector_actor.num_streams:
             raise ValueError(
-                f"{label}: {len(environments)} environments for an actor of "
-                f"{vector_actor.num_streams} streams"
+                f"{label}: {len(environments)} environments for an actor of {vector_actor.num_streams} streams"
             )
         self._actor = vector_actor
         self._counts_steps = steps is None
@@ -170,9 +169,7 @@ class _Stream:
         self.needs_reset = True
         self.length = 0
         self.episode_return: NestedArray = 0.0
-        self._zero = tree.map_structure(
-            lambda spec: np.zeros(spec.shape, np.float64), environment.reward_spec()
-        )
+        self._zero = tree.map_structure(lambda spec: np.zeros(spec.shape, np.float64), environment.reward_spec())
         self._scalar_reward = not tree.is_nested(self._zero)
 
     def reset(self) -> None:

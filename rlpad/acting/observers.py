@@ -20,9 +20,7 @@ class Observer(abc.ABC):
         """Sees the first timestep of an episode."""
 
     @abc.abstractmethod
-    def observe(
-        self, environment: dm_env.Environment, timestep: dm_env.TimeStep, action: NestedArray
-    ) -> None:
+    def observe(self, environment: dm_env.Environment, timestep: dm_env.TimeStep, action: NestedArray) -> None:
         """Sees an action and the timestep that followed."""
 
     @abc.abstractmethod
@@ -52,9 +50,7 @@ class InfoObserver(Observer):
         self._metrics = {f"info_{name}": 0.0 for name in self._total}
         self._take_last(get_info(environment))
 
-    def observe(
-        self, environment: dm_env.Environment, timestep: dm_env.TimeStep, action: NestedArray
-    ) -> None:
+    def observe(self, environment: dm_env.Environment, timestep: dm_env.TimeStep, action: NestedArray) -> None:
         """Takes in one step's info."""
         del timestep, action
         info = get_info(environment)

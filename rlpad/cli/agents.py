@@ -21,9 +21,7 @@ class AgentsFlags:
 
 def main(arguments: Sequence[str]) -> int:
     """Prints one line per agent; an agent that can't be imported is named with the reason."""
-    flags = parse(
-        AgentsFlags, arguments, prog="rlpad agents", description="Lists the agents that can be trained."
-    )
+    flags = parse(AgentsFlags, arguments, prog="rlpad agents", description="Lists the agents that can be trained.")
     rows = []
     for name in agent_names():
         try:

@@ -121,9 +121,7 @@ def examine() -> Report:
     from rlpad import __version__
 
     packages = {name: _version(name) for name in REQUIRED}
-    packages |= {
-        name: found for name in ("dm-reverb", "tensorflow-cpu", "tensorflow") if (found := _version(name))
-    }
+    packages |= {name: found for name in ("dm-reverb", "tensorflow-cpu", "tensorflow") if (found := _version(name))}
     devices, jax_error = _devices()
     agents, broken = _agents()
     reverb_error = import_error("reverb") if packages.get("dm-reverb") else None
@@ -262,9 +260,7 @@ def _devices() -> tuple[tuple[str, ...], str | None]:
     try:
         import jax
 
-        return tuple(
-            f"{device.platform}:{device.id} ({device.device_kind})" for device in jax.devices()
-        ), None
+        return tuple(f"{device.platform}:{device.id} ({device.device_kind})" for device in jax.devices()), None
     except Exception as error:  # JAX and its plugins raise anything, and a report that ends here helps nobody
         return (), _one_line(error)
 
@@ -304,9 +300,7 @@ def _extra(name: str, modules: Sequence[str]) -> Extra:
 
 def _reverb_runs_here() -> bool:
     return (
-        sys.version_info[:2] == (3, 11)
-        and platform.system() == "Linux"
-        and platform.machine() in ("x86_64", "AMD64")
+        sys.version_info[:2] == (3, 11) and platform.system() == "Linux" and platform.machine() in ("x86_64", "AMD64")
     )
 
 
@@ -321,8 +315,7 @@ def _notes(packages: Mapping[str, str | None], devices: Sequence[str]) -> tuple[
     if packages.get("dm-reverb"):
         notes.append("Reverb's samplers can't be seeded, so runs with it aren't reproducible.")
         notes.append(
-            "Reverb's server listens on every interface without authentication: firewall it, "
-            "or use --replay embedded."
+            "Reverb's server listens on every interface without authentication: firewall it, or use --replay embedded."
         )
     if devices and all(device.startswith("cpu") for device in devices) and Path("/dev/nvidia0").exists():
         notes.append("There is an NVIDIA GPU, but JAX uses the CPU only: pip install 'rlpad[gpu]'.")
@@ -346,9 +339,7 @@ def render(report: Report) -> str:
                 "devices": ", ".join(report.devices) or "none",
             }
         ),
-        *_section(
-            "packages", _table({name: version or "missing" for name, version in report.packages.items()})
-        ),
+        *_section("packages", _table({name: version or "missing" for name, version in report.packages.items()})),
         *_section("extras", _table(extras)),
         *_section("agents", _table({**report.agents, **dict.fromkeys(report.broken_agents, "broken")})),
         *_section("worth knowing", [line for note in report.notes for line in _bullet(note)]),
@@ -369,9 +360,7 @@ def _table(rows: Mapping[str, str]) -> list[str]:
 
 
 def _bullet(text: str) -> list[str]:
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent="  - ", subsequent_indent="    ", break_long_words=False
-    )
+    return textwrap.wrap(text, _WIDTH, initial_indent="  - ", subsequent_indent="    ", break_long_words=False)
 
 
 def _problem_lines(problem: Problem) -> list[str]:

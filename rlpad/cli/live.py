@@ -154,9 +154,7 @@ def summarise(progress: Mapping[str, Any], nodes: Mapping[str, Any], goal: int, 
         nodes=len(nodes),
         restarts=sum(max(status.epoch - 1, 0) for status in nodes.values()),
         down=tuple(
-            f"{name} {status.state}"
-            for name, status in nodes.items()
-            if status.state in ("failed", "restarting")
+            f"{name} {status.state}" for name, status in nodes.items() if status.state in ("failed", "restarting")
         ),
     )
 
@@ -205,11 +203,7 @@ def replay_text(view: View) -> str:
     if view.replay_size is None:
         return "filling"
     text = f"{view.replay_size:,} items"
-    return (
-        text
-        if view.samples_per_insert is None
-        else f"{text} · {view.samples_per_insert:.2f} samples per insert"
-    )
+    return text if view.samples_per_insert is None else f"{text} · {view.samples_per_insert:.2f} samples per insert"
 
 
 def returns_text(view: View) -> str:
@@ -270,10 +264,7 @@ def render(view: View) -> RenderableType:
     left = "" if view.eta is None else f" · {duration(view.eta)} left"
     bar.add_row(
         ProgressBar(total=view.goal, completed=view.actor_steps),
-        Text(
-            f"{view.actor_steps:,}/{view.goal:,} steps · {view.percent}% · "
-            f"{duration(view.rates.elapsed)}{left}"
-        ),
+        Text(f"{view.actor_steps:,}/{view.goal:,} steps · {view.percent}% · {duration(view.rates.elapsed)}{left}"),
     )
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True)

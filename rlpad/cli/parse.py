@@ -62,8 +62,7 @@ def _explanation(event: tyro_errors.ParseErrorEvent, flags: type, arguments: Seq
         case tyro_errors.InvalidChoice():
             choices = ", ".join(event.choices)
             return (
-                f"{_name(event.argument)}: {event.value!r} isn't one of {choices}"
-                f"{nearest(event.value, event.choices)}"
+                f"{_name(event.argument)}: {event.value!r} isn't one of {choices}{nearest(event.value, event.choices)}"
             )
         case tyro_errors.BadValue():
             if _is_positional(event.argument):

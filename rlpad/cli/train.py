@@ -47,9 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     """Trains the agent that the first argument names; returns the exit code."""
     arguments = list(arguments)
     if not arguments:
-        raise UserError(
-            f"missing AGENT: expected rlpad train AGENT --env ENV (known: {', '.join(agent_names())})"
-        )
+        raise UserError(f"missing AGENT: expected rlpad train AGENT --env ENV (known: {', '.join(agent_names())})")
     if arguments[0] in ("-h", "--help"):
         print(usage())
         return 0
@@ -84,14 +82,8 @@ def train_script(
             schedule=Schedule(steps=steps),
             agent=agent_config if agent_config is not None else entry.config(),
         )
-        prog = (
-            f"python -m {sys.modules['__main__'].__spec__.name}"
-            if sys.modules["__main__"].__spec__
-            else agent
-        )
-        return train(
-            agent, entry, sys.argv[1:] if arguments is None else arguments, prog=prog, default=default
-        )
+        prog = f"python -m {sys.modules['__main__'].__spec__.name}" if sys.modules["__main__"].__spec__ else agent
+        return train(agent, entry, sys.argv[1:] if arguments is None else arguments, prog=prog, default=default)
     except UserError as error:
         print(f"rlpad: error: {error}", file=sys.stderr)
         return 2
@@ -126,9 +118,7 @@ def run_flags(entry: AgentEntry) -> type:
 
 def train(agent: str, entry: AgentEntry, arguments: Sequence[str], *, prog: str, default: Any = None) -> int:
     """Parses the flags, runs the experiment under the live view and prints what came of it."""
-    flags: Any = parse(
-        run_flags(entry), arguments, prog=prog, description=f"{agent}: {entry.summary}", default=default
-    )
+    flags: Any = parse(run_flags(entry), arguments, prog=prog, description=f"{agent}: {entry.summary}", default=default)
     config = ExperimentConfig(
         **{field.name: getattr(flags.schedule, field.name) for field in dataclasses.fields(Schedule)},
         agent=agent,

@@ -68,7 +68,7 @@ def run_watched(config: ExperimentConfig, scale: Scale, flags: Any) -> RunResult
         if session.directory is None:
             print("rlpad: interrupted before the run started", file=sys.stderr)
             raise SystemExit(KILLED_EXIT) from None
-        result = session.killed(session.directory)
+        return session.killed(session.directory)
     except Exception as error:
         session.close_view("failed")
         if session.directory is None or (isinstance(error, UserError) and failed_node(error) is None):
@@ -118,6 +118,8 @@ class _Session:
     def killed(self, directory: RunDirectory) -> RunResult:
         reason = "killed by Ctrl-C"
         directory.update(status="interrupted", reason=reason)
+        # Who presses twice wants it to end now: no picture, no summary.
+        self._say(f"{reason}; what was written until then is in {shown(directory.path)}")
         return _result(directory, "interrupted", reason, KILLED_EXIT)
 
     def failed(self, directory: RunDirectory, error: Exception) -> RunResult:
@@ -131,9 +133,7 @@ class _Session:
         print(line, file=self._out, flush=True)
 
 
-def start_line(
-    config: ExperimentConfig, scale: Scale, launcher: str, replay_backend: str, run_dir: Path
-) -> str:
+def start_line(config: ExperimentConfig, scale: Scale, launcher: str, replay_backend: str, run_dir: Path) -> str:
     """Says in one line what is run, how big, and where it's kept."""
     return " · ".join(
         [

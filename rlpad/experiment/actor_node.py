@@ -31,9 +31,7 @@ class ActorWorker(core.Worker):
         tables = builder.make_replay_tables(spec, policy)
         client = replay.make_client(setup.replay_backend, replay_service, tables)
         adders = [builder.make_adder(client, spec, policy) for _ in range(streams)]
-        actor = builder.make_actor(
-            jax.random.PRNGKey(seeds.integer("policy")), policy, spec, learner, adders, streams
-        )
+        actor = builder.make_actor(jax.random.PRNGKey(seeds.integer("policy")), policy, spec, learner, adders, streams)
         self._name = node.name
         self.stall_grace_s = setup.stall_grace_s
         self._coordinator = coordinator

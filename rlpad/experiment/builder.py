@@ -29,7 +29,7 @@ class Builder(abc.ABC, Generic[ConfigT, NetworksT]):
     def __init__(self, config: ConfigT):
         self.config = config
 
-    def check(self, spec: EnvironmentSpec) -> None:  # noqa: B027 - optional by design
+    def check(self, spec: EnvironmentSpec) -> None:
         """Raises `UserError` if the agent can't run on this environment; called before anything starts."""
 
     @abc.abstractmethod
@@ -86,6 +86,4 @@ class Builder(abc.ABC, Generic[ConfigT, NetworksT]):
             update_period=self.variable_update_period(),
             device=cpu_device(),
         )
-        return BatchedActor(
-            policy, random_key, client, spec.actions, adders=adders, num_streams=num_streams
-        )
+        return BatchedActor(policy, random_key, client, spec.actions, adders=adders, num_streams=num_streams)

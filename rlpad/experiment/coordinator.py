@@ -179,9 +179,7 @@ class Coordinator:
             if not complete:
                 winner = self._best()
                 assert winner is not None
-                self._queue.append(
-                    dataclasses.replace(winner.task, kind="best", episodes=self._episodes["best"])
-                )
+                self._queue.append(dataclasses.replace(winner.task, kind="best", episodes=self._episodes["best"]))
         if complete:
             lp.stop(reason=COMPLETED, status="completed")
         return is_best

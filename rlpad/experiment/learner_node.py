@@ -39,9 +39,7 @@ class LearnerWorker(core.Worker, core.VariableSource):
         self._learner = builder.make_learner(
             jax.random.PRNGKey(seeds.integer("learner")), networks, self._dataset, spec, self._replay
         )
-        self._logger = make_logger(
-            "learner", setup.run_dir, tensorboard=setup.tensorboard, wandb=setup.wandb
-        )
+        self._logger = make_logger("learner", setup.run_dir, tensorboard=setup.tensorboard, wandb=setup.wandb)
         self._next_eval = setup.config.eval_period
         self._next_log = setup.config.log_every
         self._counted = 0

@@ -43,9 +43,7 @@ class LoadedPolicy:
         return self.policy(observation)
 
 
-def load_policy(
-    run_dir: str | Path, snapshot: str = "best", *, seed: int = 0, num_streams: int = 1
-) -> LoadedPolicy:
+def load_policy(run_dir: str | Path, snapshot: str = "best", *, seed: int = 0, num_streams: int = 1) -> LoadedPolicy:
     """Loads a policy from a run directory; no learner or replay is built.
 
     Args:
@@ -68,9 +66,7 @@ def load_policy(
     def make_environment(seed: int, **options: Any) -> dm_env.Environment:
         if not options:
             return factory(seed, evaluation=True)
-        return environment_factory(experiment["env"], **{**experiment["env_options"], **options})(
-            seed, evaluation=True
-        )
+        return environment_factory(experiment["env"], **{**experiment["env_options"], **options})(seed, evaluation=True)
 
     path = _find_snapshot(directory, snapshot)
     variables, meta = read_snapshot(path)
@@ -118,6 +114,4 @@ def config_from_json(config_type: type, values: dict[str, Any]) -> Any:
     for name in values:
         if name not in known:
             raise UserError(f"{config_type.__name__} has no setting {name!r}{nearest(name, known)}")
-    return config_type(
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    )
+    return config_type(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

@@ -44,9 +44,7 @@ class EvaluationPolicy:
         policy = builder.make_policy(builder.make_networks(spec), spec, evaluation=True)
         self._source = _FixedVariables()
         client = VariableClient(self._source, policy.variables, device=cpu_device())
-        self._actor = BatchedActor(
-            policy, jax.random.PRNGKey(seed), client, spec.actions, num_streams=num_streams
-        )
+        self._actor = BatchedActor(policy, jax.random.PRNGKey(seed), client, spec.actions, num_streams=num_streams)
         self.num_streams = num_streams
 
     def set_variables(self, variables: Mapping[str, NestedArray]) -> None:

@@ -162,9 +162,7 @@ def run_experiment(
     launcher_name = resolve_launcher(launcher, scale)
     backend = resolve_replay(replay_backend, launcher_name)
     path = Path(run_dir) if run_dir is not None else default_run_path(config.agent, config.env_name, config.seed)
-    setup = prepare(
-        config, scale, replay_backend=backend, run_dir=path, tensorboard=tensorboard, wandb=wandb
-    )
+    setup = prepare(config, scale, replay_backend=backend, run_dir=path, tensorboard=tensorboard, wandb=wandb)
     from rlpad.experiment.program import make_program
 
     built = make_program(setup)

@@ -76,9 +76,7 @@ def _run(built: Built, spawn: Spawn, control: _Control) -> None:
     address = built.address
     if built.service is not None:
         path = os.path.join(spawn.folder, f"{spawn.name.replace('/', '-')[-60:]}.{spawn.epoch}")
-        server = Server(
-            built.service, f"unix:{path}", thread_pool_size=built.thread_pool_size, name=spawn.name
-        )
+        server = Server(built.service, f"unix:{path}", thread_pool_size=built.thread_pool_size, name=spawn.name)
         server.start()
         address = server.address
     control.tell(Ready(address, built.worker is not None))

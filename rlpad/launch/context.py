@@ -126,9 +126,7 @@ def node_info() -> NodeInfo:
     """
     context = current()
     if context.several_nodes:
-        raise LaunchError(
-            "this thread belongs to no node; call node_info in the thread that the node runs in"
-        )
+        raise LaunchError("this thread belongs to no node; call node_info in the thread that the node runs in")
     return context.info
 
 

@@ -172,9 +172,7 @@ def _hidden(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple
             yield from _handle_or_deeper(child, place, seen, depth)
 
 
-def _in_function(
-    value: types.FunctionType, path: str, seen: set[int], depth: int
-) -> Iterator[tuple[str, Handle]]:
+def _in_function(value: types.FunctionType, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Handle]]:
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
         try:
             child = cell.cell_contents

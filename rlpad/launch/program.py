@@ -48,9 +48,7 @@ class Program:
         if not label:
             raise LaunchError("Label should not be empty.")
         if not _LABEL.fullmatch(label):
-            raise LaunchError(
-                f"group label {label!r} is malformed; expected letters, digits, '_', '.', '+' and '-'"
-            )
+            raise LaunchError(f"group label {label!r} is malformed; expected letters, digits, '_', '.', '+' and '-'")
         if self._group is not None:
             raise LaunchError("group() cannot be nested.")
         self._group = (label, resources or Resources(), on_failure or Stop())

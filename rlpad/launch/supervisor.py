@@ -294,9 +294,10 @@ class Supervisor:
         """A node that missed another one isn't the cause, if there's another one."""
         now = time.monotonic()
         for node in self.nodes.values():
-            if node.state == "doubtful" and node.doubtful_since is not None and node.error is not None:
-                if now - node.doubtful_since >= CAUSE_SECONDS:
-                    self._died(node, node.error)
+            if node.state != "doubtful" or node.doubtful_since is None or node.error is None:
+                continue
+            if now - node.doubtful_since >= CAUSE_SECONDS:
+                self._died(node, node.error)
 
     def _died(self, node: SupervisedNode, error: BaseException) -> None:
         if isinstance(node.policy, Ignore):
@@ -409,4 +410,3 @@ def make_folder() -> str:
     if len(os.fsencode(folder)) > 40:
         raise LaunchError(f"temporary folder {folder!r} is too long for sockets; set TMPDIR to a shorter path")
     return folder
-

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from rlpad.types import NestedArray
 
@@ -29,8 +30,8 @@ class Batch(NamedTuple):
     """
 
     data: NestedArray
-    probabilities: jax.Array
-    table_size: jax.Array
+    probabilities: jax.Array | np.ndarray
+    table_size: jax.Array | np.ndarray
 
 
 class Aux(NamedTuple):

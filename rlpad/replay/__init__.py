@@ -54,9 +54,7 @@ def make_node(backend: str, tables: Callable[[], list[Table]], *, seed: int, num
         from rlpad.replay.embedded.service import ReplayService
 
         # Each client may hold a thread with a sample that waits, and needs another to get on.
-        return lp.CourierNode(
-            ReplayService, tables, seed, courier_kwargs={"thread_pool_size": 2 * num_clients + 4}
-        )
+        return lp.CourierNode(ReplayService, tables, seed, courier_kwargs={"thread_pool_size": 2 * num_clients + 4})
     if backend == "reverb":
         from rlpad.replay.reverb_backend import reverb_tables
 

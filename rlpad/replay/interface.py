@@ -200,9 +200,7 @@ class ReplayClient(abc.ABC):
           KeyError: there is none; the message lists those that are.
         """
         if name not in self.tables:
-            raise KeyError(
-                f"no replay table {name!r}; there are: {', '.join(self.tables)}{nearest(name, self.tables)}"
-            )
+            raise KeyError(f"no replay table {name!r}; there are: {', '.join(self.tables)}{nearest(name, self.tables)}")
         return self.tables[name]
 
     @abc.abstractmethod
@@ -260,9 +258,7 @@ class ItemChecks:
         self._client = client
         self._checked: set[tuple[str, tuple[str, ...]]] = set()
 
-    def __call__(
-        self, table: str, trajectory: NestedArray, examples: Mapping[str, np.ndarray]
-    ) -> tuple[Cell, ...]:
+    def __call__(self, table: str, trajectory: NestedArray, examples: Mapping[str, np.ndarray]) -> tuple[Cell, ...]:
         """Returns an item's cells in the order of the signature's leaves.
 
         Args:
@@ -288,9 +284,7 @@ def _check_structure(table: Table, trajectory: NestedArray) -> None:
     try:
         tree.assert_same_structure(table.signature, trajectory)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"table {table.name!r}: an item has another structure than the signature: {error}"
-        ) from error
+        raise ValueError(f"table {table.name!r}: an item has another structure than the signature: {error}") from error
 
 
 def _check_leaves(table: Table, leaves: Sequence[np.ndarray]) -> None:

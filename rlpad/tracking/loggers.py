@@ -199,11 +199,7 @@ def flatten_numbers(row: Any, name: str = "") -> list[tuple[str, float]]:
     if isinstance(row, bool | int | float):
         return [(name, float(row))]
     children = row.items() if isinstance(row, dict) else enumerate(row) if isinstance(row, list) else ()
-    return [
-        pair
-        for key, child in children
-        for pair in flatten_numbers(child, f"{name}/{key}" if name else str(key))
-    ]
+    return [pair for key, child in children for pair in flatten_numbers(child, f"{name}/{key}" if name else str(key))]
 
 
 def check_extras(tensorboard: bool = False, wandb: str | None = None) -> None:

@@ -36,9 +36,7 @@ def to_plain(value: Any, name: str = "value") -> Any:
     for plain in (bool, int, float, str):
         if isinstance(value, plain):
             return plain(value)
-    raise TypeError(
-        f"can't log {name!r}: {type(value).__qualname__} is not a number, string, array, list or dict"
-    )
+    raise TypeError(f"can't log {name!r}: {type(value).__qualname__} is not a number, string, array, list or dict")
 
 
 def _array_to_plain(value: Any, name: str) -> Any:

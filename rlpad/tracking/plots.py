@@ -35,9 +35,7 @@ def plot_learning_curve(directory: RunDirectory, title: str) -> Path | None:
         x = np.array([row["actor_steps"] for row in periodic])
         mean = np.array([row["episode_return_mean"] for row in periodic])
         std = np.array([row["episode_return_std"] for row in periodic])
-        (line,) = axes.plot(
-            x, mean, marker="o", markersize=3, label=f"evaluation, {periodic[0]['episodes']} episodes"
-        )
+        (line,) = axes.plot(x, mean, marker="o", markersize=3, label=f"evaluation, {periodic[0]['episodes']} episodes")
         axes.fill_between(x, mean - std, mean + std, color=line.get_color(), alpha=0.15, linewidth=0)
     for row in evaluations:
         if row["kind"] == "best":

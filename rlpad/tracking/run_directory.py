@@ -98,9 +98,7 @@ class RunDirectory:
         folder = Path(path).absolute()
         if not (folder / "run.json").is_file():
             siblings = [child.name for child in folder.parent.iterdir()] if folder.parent.is_dir() else []
-            hint = nearest(
-                folder.name, [name for name in siblings if (folder.parent / name / "run.json").is_file()]
-            )
+            hint = nearest(folder.name, [name for name in siblings if (folder.parent / name / "run.json").is_file()])
             raise UserError(f"no run directory {str(path)!r}: it has no run.json{hint}")
         return cls(folder)
 

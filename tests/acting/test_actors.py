@@ -155,9 +155,7 @@ def test_extras_of_each_stream_go_to_its_adder():
 
 
 def test_nested_actions_are_split_and_cast():
-    nested = feed_forward_actor_core(
-        lambda params, key, observation: {"a": observation[:, 0], "b": observation[:, :2]}
-    )
+    nested = feed_forward_actor_core(lambda params, key, observation: {"a": observation[:, 0], "b": observation[:, :2]})
     spec = {"a": specs.Array((), np.float64), "b": specs.Array((2,), np.float32)}
     actor, _ = make_actor(nested, action_spec=spec)
     actions = actor.select_actions([np.array([1.0, 2.0], np.float32), np.array([3.0, 4.0], np.float32)])

@@ -216,9 +216,7 @@ def test_a_reused_reward_array_is_not_held():
         return buffer
 
     rows = Rows()
-    EnvironmentLoop(
-        Script((3,), reward, specs.Array((2,), np.float32)), VectorRecorder(1), logger=rows
-    ).run_for(3)
+    EnvironmentLoop(Script((3,), reward, specs.Array((2,), np.float32)), VectorRecorder(1), logger=rows).run_for(3)
     np.testing.assert_array_equal(rows.rows[0]["episode_return"], [6.0, 6.0])
 
 
@@ -424,9 +422,7 @@ def test_an_actor_of_one_environment():
 
 @pytest.mark.parametrize(("environments", "streams"), [(1, 2), (3, 2), (0, 1)])
 def test_as_many_environments_as_streams(environments, streams):
-    with pytest.raises(
-        ValueError, match=f"train: {environments} environments for an actor of {streams} streams"
-    ):
+    with pytest.raises(ValueError, match=f"train: {environments} environments for an actor of {streams} streams"):
         EnvironmentLoop([Script() for _ in range(environments)], VectorRecorder(streams), label="train")
 
 
@@ -539,8 +535,7 @@ def test_all_actors_together_take_exactly_the_goal(goal, actors, data):
     names = [f"actor/{i}" for i in range(len(actors))]
     coordinator = Quiet(goal, names)
     supplies = [
-        (LeasedSteps(coordinator, name, chunk), streams)
-        for name, (streams, chunk) in zip(names, actors, strict=True)
+        (LeasedSteps(coordinator, name, chunk), streams) for name, (streams, chunk) in zip(names, actors, strict=True)
     ]
     taken = 0
     for _ in range(20 * goal + 60):

@@ -90,9 +90,7 @@ def test_importance_weights_brute_force(priorities, beta):
     size = len(priorities)
     expected = np.array([(1.0 / (size * p)) ** beta for p in probabilities])
     expected /= expected.max()
-    actual = learning.importance_weights(
-        jnp.asarray(probabilities, jnp.float32), jnp.full(size, float(size)), beta
-    )
+    actual = learning.importance_weights(jnp.asarray(probabilities, jnp.float32), jnp.full(size, float(size)), beta)
     np.testing.assert_allclose(actual, expected, rtol=2e-4)
 
 
@@ -102,9 +100,7 @@ def test_loss_is_the_weighted_mean_of_huber_errors():
     params, target = (nets.init(jax.random.PRNGKey(i)) for i in (0, 1))
     data = transitions(np.random.default_rng(1))
     probabilities = np.array([0.1, 0.2, 0.4, 0.2, 0.1])
-    value, aux = learning.loss(
-        params, target, batch_of(data, probabilities, 5.0), networks=nets, config=config
-    )
+    value, aux = learning.loss(params, target, batch_of(data, probabilities, 5.0), networks=nets, config=config)
     q, q_next = nets.apply(params, data.observation), nets.apply(params, data.next_observation)
     q_target = nets.apply(target, data.next_observation)
     errors, losses = [], []
@@ -126,9 +122,7 @@ def test_squared_loss_and_no_priorities_without_prioritised_replay():
     data = transitions(np.random.default_rng(2))
     value, aux = learning.loss(params, params, batch_of(data), networks=nets, config=config)
     q, q_next = nets.apply(params, data.observation), nets.apply(params, data.next_observation)
-    errors = (
-        data.reward + 0.5 * data.discount * np.max(q_next, axis=-1) - np.asarray(q)[np.arange(5), data.action]
-    )
+    errors = data.reward + 0.5 * data.discount * np.max(q_next, axis=-1) - np.asarray(q)[np.arange(5), data.action]
     np.testing.assert_allclose(value, 0.5 * np.mean(errors**2), rtol=1e-4)
     assert aux.priorities is None
 
@@ -202,9 +196,7 @@ def test_several_updates_in_one_call_equal_single_ones():
     np.testing.assert_allclose(aux.metrics["loss"], np.mean(losses), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("steps", "expected"), [(0, 1.0), (250, 0.775), (500, 0.55), (1000, 0.1), (5000, 0.1)]
-)
+@pytest.mark.parametrize(("steps", "expected"), [(0, 1.0), (250, 0.775), (500, 0.55), (1000, 0.1), (5000, 0.1)])
 def test_epsilon_schedule_by_hand(steps, expected):
     assert float(networks.linear_epsilon(jnp.int32(steps), 1.0, 0.1, 1000)) == pytest.approx(expected)
 
@@ -264,9 +256,7 @@ def test_nature_network_has_the_published_shapes():
     nets = networks.make_networks(spec(image, 6), DQNConfig(hidden_sizes=(512,)))
     params = nets.init(jax.random.PRNGKey(0))
     shapes = sorted(leaf.shape for leaf in jax.tree.leaves(params) if leaf.ndim > 1)
-    assert shapes == sorted(
-        [(8, 8, 4, 32), (4, 4, 32, 64), (3, 3, 64, 64), (7 * 7 * 64, 512), (512, 6)]
-    )
+    assert shapes == sorted([(8, 8, 4, 32), (4, 4, 32, 64), (3, 3, 64, 64), (7 * 7 * 64, 512), (512, 6)])
     assert nets.apply(params, np.zeros((2, 84, 84, 4), np.uint8)).shape == (2, 6)
 
 

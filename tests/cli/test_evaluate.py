@@ -18,9 +18,7 @@ from rlpad.errors import UserError
 # The reader of videos below starts ffmpeg by a fork in a process of many threads, JAX's; it execs at once.
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork")
 
-HAS_VIDEO = (
-    importlib.util.find_spec("moviepy") is not None and importlib.util.find_spec("imageio") is not None
-)
+HAS_VIDEO = importlib.util.find_spec("moviepy") is not None and importlib.util.find_spec("imageio") is not None
 needs_video = pytest.mark.skipif(not HAS_VIDEO, reason="needs the extra video")
 
 
@@ -83,9 +81,7 @@ def run(tmp_path, monkeypatch):
     state = types.SimpleNamespace(path="cartpole", calls=[], make_environment=Counting)
 
     def load_policy(run_dir, snapshot="best", *, seed=0, num_streams=1):
-        state.calls.append(
-            {"run_dir": run_dir, "snapshot": snapshot, "seed": seed, "num_streams": num_streams}
-        )
+        state.calls.append({"run_dir": run_dir, "snapshot": snapshot, "seed": seed, "num_streams": num_streams})
         return types.SimpleNamespace(
             policy=FakePolicy(),
             make_environment=state.make_environment,
@@ -191,9 +187,7 @@ def test_environments_are_closed_when_an_episode_fails(run, monkeypatch):
 def test_a_missing_run_names_its_nearest_sibling(run, tmp_path):
     assert error("cartpol") == "there is no run directory 'cartpol'; did you mean 'cartpole'?"
     (tmp_path / "runs" / "dqn-pong-1").mkdir(parents=True)
-    assert error("runs/dqn-pong-2") == (
-        "there is no run directory 'runs/dqn-pong-2'; did you mean 'runs/dqn-pong-1'?"
-    )
+    assert error("runs/dqn-pong-2") == ("there is no run directory 'runs/dqn-pong-2'; did you mean 'runs/dqn-pong-1'?")
     assert error("dqn-pong-1") == "there is no run directory 'dqn-pong-1'; did you mean 'runs/dqn-pong-1'?"
     assert error("/nowhere/at/all/zzz") == "there is no run directory '/nowhere/at/all/zzz'"
     (tmp_path / "file").write_text("")
@@ -307,10 +301,7 @@ def test_without_metadata_and_with_odd_sides(run, capsys, tmp_path):
 )
 def test_an_environment_that_can_not_render(run, monkeypatch, tmp_path, render, reason):
     monkeypatch.setattr(Counting, "render", render)
-    assert (
-        error(run.path, "--video", "out.mp4")
-        == f"environment 'CartPole-v1' can't render for --video: {reason}"
-    )
+    assert error(run.path, "--video", "out.mp4") == f"environment 'CartPole-v1' can't render for --video: {reason}"
     assert [path.name for path in tmp_path.iterdir()] == ["cartpole"]
     assert all(environment.closed for environment in Counting.made)
 
@@ -405,14 +396,10 @@ def returns_by_hand(run, params, episodes, seed):
 
     returns = []
     for i in range(episodes):
-        environment = environment_factory("CartPole-v1", max_episode_steps=40)(
-            Seeds(seed).integer("environment", i)
-        )
+        environment = environment_factory("CartPole-v1", max_episode_steps=40)(Seeds(seed).integer("environment", i))
         timestep, total = environment.reset(), 0.0
         while not timestep.last():
-            timestep = environment.step(
-                int(np.argmax(run.network.apply(params, timestep.observation[None])[0]))
-            )
+            timestep = environment.step(int(np.argmax(run.network.apply(params, timestep.observation[None])[0])))
             total += timestep.reward
         returns.append(total)
     return returns
@@ -426,9 +413,7 @@ def test_a_real_policy_plays_as_its_network_says(real_run, capsys):
     latest = numbers(capsys, str(real_run.path), "--episodes", "5", "--seed", "3", "--snapshot", "latest")
     assert (latest["snapshot"], latest["actor_steps"]) == ("policy-000000002000", 2000)
     assert latest["episode_returns"] == returns_by_hand(real_run, real_run.parameters[1], 5, seed=3)
-    named = numbers(
-        capsys, str(real_run.path), "--episodes", "5", "--seed", "3", "--snapshot", "policy-000000002000"
-    )
+    named = numbers(capsys, str(real_run.path), "--episodes", "5", "--seed", "3", "--snapshot", "policy-000000002000")
     assert named == latest
 
 
@@ -441,9 +426,7 @@ def test_real_runs_with_equal_seeds_are_equal(real_run, capsys):
 
 
 def test_an_unknown_snapshot_names_the_nearest(real_run):
-    assert "has no snapshot 'policy-000000003000'" in error(
-        str(real_run.path), "--snapshot", "policy-000000003000"
-    )
+    assert "has no snapshot 'policy-000000003000'" in error(str(real_run.path), "--snapshot", "policy-000000003000")
     assert "did you mean 'latest'?" in error(str(real_run.path), "--snapshot", "lates")
 
 

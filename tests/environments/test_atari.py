@@ -134,9 +134,7 @@ def test_unclipped_training_rewards_on_request():
 
 def lose_lives(terminal_on_life_loss, **options):
     """Serves and never moves, until the game is over; returns (timestep, lives) of each step."""
-    environment = make(
-        "Breakout", sticky_actions=0.0, terminal_on_life_loss=terminal_on_life_loss, **options
-    )(0)
+    environment = make("Breakout", sticky_actions=0.0, terminal_on_life_loss=terminal_on_life_loss, **options)(0)
     environment.reset()
     rows = []
     for step in range(1000):
@@ -149,9 +147,7 @@ def lose_lives(terminal_on_life_loss, **options):
 
 def test_a_lost_life_gives_discount_zero_in_the_middle():
     _, rows = lose_lives(True)
-    losses = [
-        timestep for (_, before), (timestep, lives) in zip(rows, rows[1:], strict=False) if lives < before
-    ]
+    losses = [timestep for (_, before), (timestep, lives) in zip(rows, rows[1:], strict=False) if lives < before]
     assert len(losses) == 5
     assert [timestep.step_type.name for timestep in losses] == ["MID"] * 4 + ["LAST"]
     assert all(timestep.discount == 0.0 for timestep in losses)
@@ -250,9 +246,7 @@ def test_an_unknown_game_names_the_nearest(name, nearest):
 
 
 def test_an_unknown_option_names_the_nearest():
-    with pytest.raises(
-        UserError, match=r"'atari:Pong' has no option 'sticky_action'; did you mean 'sticky_actions'"
-    ):
+    with pytest.raises(UserError, match=r"'atari:Pong' has no option 'sticky_action'; did you mean 'sticky_actions'"):
         environment_factory("atari:Pong", sticky_action=0)
 
 

@@ -102,9 +102,7 @@ def test_a_malformed_name_says_what_a_name_looks_like(name):
         environment_factory(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["gymm:CartPole-v1", "./own_envs:make_dm", "own_envs.py:make_dm", "no way:x"]
-)
+@pytest.mark.parametrize("name", ["gymm:CartPole-v1", "./own_envs:make_dm", "own_envs.py:make_dm", "no way:x"])
 def test_a_prefix_that_is_neither_kind_nor_module(module, name):
     with pytest.raises(UserError, match=r"is neither a kind \(atari, gym\) nor a module") as caught:
         environment_factory(name)
@@ -145,18 +143,13 @@ def test_a_function_that_returns_a_gymnasium_environment(module):
 def test_a_function_that_returns_something_else(module):
     with pytest.raises(UserError) as caught:
         environment_factory("own_envs:make_text")(0)
-    assert (
-        str(caught.value)
-        == "own_envs:make_text returned str, expected a dm_env.Environment or a gymnasium.Env"
-    )
+    assert str(caught.value) == "own_envs:make_text returned str, expected a dm_env.Environment or a gymnasium.Env"
 
 
 def test_a_function_without_seed(module):
     with pytest.raises(UserError) as caught:
         environment_factory("own_envs:without_seed")
-    assert str(caught.value) == (
-        "own_envs:without_seed takes no argument 'seed': expected def without_seed(seed, ...)"
-    )
+    assert str(caught.value) == ("own_envs:without_seed takes no argument 'seed': expected def without_seed(seed, ...)")
 
 
 @pytest.mark.parametrize("option", ["seed", "evaluation"])
@@ -180,9 +173,7 @@ def test_an_unknown_function(module, function, message):
 
 
 def test_a_module_whose_import_fails_is_not_called_missing(module):
-    with pytest.raises(
-        UserError, match="importing needs_more failed: No module named 'surely_not_installed'"
-    ):
+    with pytest.raises(UserError, match="importing needs_more failed: No module named 'surely_not_installed'"):
         environment_factory("needs_more:make")
 
 
@@ -198,10 +189,7 @@ def test_missing_extras_are_one_line_with_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(UserError) as caught:
         environment_factory("atari:Pong")
-    assert (
-        str(caught.value)
-        == "environment 'atari:Pong' needs packages that are missing: pip install 'rlpad[atari]'"
-    )
+    assert str(caught.value) == "environment 'atari:Pong' needs packages that are missing: pip install 'rlpad[atari]'"
     for name in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(gymnasium.envs, "box2d", raising=False)

@@ -239,9 +239,7 @@ def test_nested_spaces_round_trip():
     ],
 )
 def test_a_space_without_spec_is_one_line(space):
-    with pytest.raises(
-        UserError, match=r"^the observation\S* space .* is not supported: expected Box, "
-    ) as caught:
+    with pytest.raises(UserError, match=r"^the observation\S* space .* is not supported: expected Box, ") as caught:
         convert(space, "observation")
     assert "\n" not in str(caught.value)
 
@@ -301,9 +299,7 @@ def test_a_ready_environment_is_adapted():
 
 
 def test_an_unknown_id_names_the_nearest():
-    with pytest.raises(
-        UserError, match=r"^unknown Gymnasium environment 'CartPol-v1'; did you mean 'CartPole-v\d'\?$"
-    ):
+    with pytest.raises(UserError, match=r"^unknown Gymnasium environment 'CartPol-v1'; did you mean 'CartPole-v\d'\?$"):
         make("CartPol-v1")
 
 
@@ -316,8 +312,7 @@ def test_an_atari_id_points_to_the_atari_kind(monkeypatch):
 
 def test_a_module_that_registers_environments(tmp_path, monkeypatch):
     (tmp_path / "registers_one.py").write_text(
-        "import gymnasium\n"
-        "gymnasium.register('RlpadTest-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv')\n"
+        "import gymnasium\ngymnasium.register('RlpadTest-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     try:

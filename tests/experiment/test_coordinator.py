@@ -110,9 +110,7 @@ def test_of_equal_means_the_later_snapshot_is_the_best(tmp_path, stops):
     coordinator = make(tmp_path)
     for name, steps in (("p1", 10), ("p2", 20)):
         coordinator.add_snapshot(name, steps, steps, final=False)
-        assert coordinator.finish_evaluation(
-            "evaluator/0", result(coordinator.next_evaluation("evaluator/0"), 500.0)
-        )
+        assert coordinator.finish_evaluation("evaluator/0", result(coordinator.next_evaluation("evaluator/0"), 500.0))
     assert coordinator.progress()["best_evaluation"].task.snapshot == "p2"
 
 

@@ -130,7 +130,8 @@ def test_the_run_directory_tells_the_whole_story(tmp_path):
     final, best = rows[-2:]
     assert (final["actor_steps"], final["learner_steps"]) == (STEPS, result.learner_steps)
     candidates = rows[:-1]
-    assert max(candidates, key=lambda row: (row["episode_return_mean"], row["actor_steps"]))["snapshot"] == best["snapshot"]
+    winner = max(candidates, key=lambda row: (row["episode_return_mean"], row["actor_steps"]))
+    assert winner["snapshot"] == best["snapshot"]
     assert result.best_mean == best["episode_return_mean"]
     assert result.final_mean == final["episode_return_mean"]
     episodes = [row for i in range(2) for row in directory.read_metrics(f"actor-{i}")]

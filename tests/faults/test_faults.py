@@ -6,7 +6,9 @@ import signal
 import time
 
 import pytest
+
 from tests.support_training import TIMEOUT, Training, children, gone
+
 
 @pytest.fixture
 def train(tmp_path):
@@ -137,7 +139,8 @@ def test_an_exception_in_a_node_is_shown_once(train, tmp_path):
         "def make(seed):\n"
         "    return Broken(gymnasium.make('CartPole-v1'))\n"
     )
-    training = train("--env", "broken_world:make", "--max-restarts", "0", "--num-actors", "1", "--launcher", "processes", cwd=tmp_path)
+    flags = ["--env", "broken_world:make", "--max-restarts", "0", "--num-actors", "1", "--launcher", "processes"]
+    training = train(*flags, cwd=tmp_path)
     code, _, errors = training.end()
     assert code == 1
     assert errors.count("Traceback (most recent call last)") == 1

@@ -152,8 +152,7 @@ class TestMap:
         kept = shape(nest)
         mapped = map_handles(nest, lambda handle: ("client", handle.name, id(handle)).__repr__())
         expected = [
-            ("client", leaf.name, id(leaf)).__repr__() if isinstance(leaf, lp.Handle) else leaf
-            for leaf in before
+            ("client", leaf.name, id(leaf)).__repr__() if isinstance(leaf, lp.Handle) else leaf for leaf in before
         ]
         assert flat(mapped) == expected
         assert shape(mapped) == kept
@@ -294,9 +293,7 @@ class TestHidden:
         with pytest.raises(lp.LaunchError, match="a set in user/0: argument 'extra' of use"):
             lp.launch(program, "threads")
 
-    @pytest.mark.parametrize(
-        "wrap", [in_closure, lambda h: functools.partial(use, h), lambda h: Plain(h).method]
-    )
+    @pytest.mark.parametrize("wrap", [in_closure, lambda h: functools.partial(use, h), lambda h: Plain(h).method])
     def test_function(self, wrap: Callable[[lp.Handle], Any]) -> None:
         program = lp.Program("p")
         handle = program.add_node(lp.CourierNode(Name), label="a")

@@ -150,9 +150,7 @@ class TestOrder:
         found: list[bool] = []
         program = lp.Program("p")
         runs: list[lp.Run] = []
-        program.add_node(
-            lp.PyNode(lambda runs: found.append(runs[0].wait(0.0)), lp.Deferred(lambda: runs)), label="n"
-        )
+        program.add_node(lp.PyNode(lambda runs: found.append(runs[0].wait(0.0)), lp.Deferred(lambda: runs)), label="n")
         runs.append(start(program, "inline"))
         assert end(runs[0]).status == "completed"
         assert found == [False]

@@ -37,9 +37,7 @@ class TestRunning:
         outcome = end(run)
         assert sorted(lines(tmp_path / "out")) == ["0", "1", "2"]
         assert outcome == lp.Outcome("completed", "every node has finished", 0)
-        assert {name: status.up for name, status in run.status().items()} == dict.fromkeys(
-            ("n/0", "n/1", "n/2"), False
-        )
+        assert {name: status.up for name, status in run.status().items()} == dict.fromkeys(("n/0", "n/1", "n/2"), False)
 
     @pytest.mark.parametrize("kind", [lp.PyClassNode, lp.CourierNode])
     def test_object_with_run(self, launcher: str, start: Start, tmp_path: Path, kind: Any) -> None:

@@ -57,9 +57,9 @@ def test_cartpole_with_four_actor_processes(tmp_path):
 
 
 def test_every_launcher_passes_the_same_bar_with_the_same_updates(tmp_path):
-    launchers = ("inline", "threads", "processes")
     results = {
-        launcher: [cartpole(tmp_path / f"{launcher}{seed}", seed, launcher) for seed in range(2)] for launcher in launchers
+        launcher: [cartpole(tmp_path / f"{launcher}{seed}", seed, launcher) for seed in range(2)]
+        for launcher in ("inline", "threads", "processes")
     }
     for launcher, runs in results.items():
         assert solved(runs) >= 1, launcher

@@ -17,9 +17,7 @@ WEIGHTS = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
 def test_matches_a_plain_array(capacity, data):
     tree, plain = SumTree(capacity), np.zeros(capacity)
     for _ in range(data.draw(st.integers(1, 5))):
-        updates = data.draw(
-            st.lists(st.tuples(st.integers(0, capacity - 1), WEIGHTS), min_size=1, max_size=100)
-        )
+        updates = data.draw(st.lists(st.tuples(st.integers(0, capacity - 1), WEIGHTS), min_size=1, max_size=100))
         positions, weights = (np.array(column) for column in zip(*updates, strict=True))
         tree.set(positions, weights)
         # Of a position that appears twice the last weight counts.

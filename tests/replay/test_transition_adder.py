@@ -213,9 +213,7 @@ def test_nested_observations_actions_and_extras_of_the_first_step(connect, table
 
 @pytest.mark.parametrize("shapes", [((3,), ()), ((), (3,)), ((3,), (3,)), ((2, 1), (3,))])
 def test_array_rewards_and_discounts_are_broadcast(shapes, connect, table_of, flush, read_all):
-    spec = SPEC._replace(
-        rewards=specs.Array(shapes[0], np.float32), discounts=specs.Array(shapes[1], np.float32)
-    )
+    spec = SPEC._replace(rewards=specs.Array(shapes[0], np.float32), discounts=specs.Array(shapes[1], np.float32))
     signature = NStepTransitionAdder.signature(spec)
     joint = np.broadcast_shapes(*shapes)
     assert signature.reward.shape == signature.discount.shape == joint

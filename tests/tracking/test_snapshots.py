@@ -29,9 +29,7 @@ class Pair(NamedTuple):
 
 
 def write(run, variables=None, steps=10, **options):
-    return write_snapshot(
-        run, variables or {"policy": np.ones(2)}, actor_steps=steps, learner_steps=3, **options
-    )
+    return write_snapshot(run, variables or {"policy": np.ones(2)}, actor_steps=steps, learner_steps=3, **options)
 
 
 def assert_same(left, right):

@@ -85,9 +85,7 @@ class LocalNode:
             if self.built is not None:
                 return self.built
             if self._building:
-                raise LaunchError(
-                    f"{self.name} is called while it is being built, by a node that it needs for that"
-                )
+                raise LaunchError(f"{self.name} is called while it is being built, by a node that it needs for that")
             self._building = True
             try:
                 with entered(self.context):
@@ -152,9 +150,7 @@ class LocalNode:
         function = self._method(method)
         with self._permit(method), entered(self.context):
             result = function(*args, **kwargs)
-        return (
-            through_codec(result, f"the result of {method!r}") if self.runtime.test_serialization else result
-        )
+        return through_codec(result, f"the result of {method!r}") if self.runtime.test_serialization else result
 
     def _check_gone(self, method: str) -> None:
         if self.gone:
@@ -280,9 +276,7 @@ class LocalRuntime:
 
     def in_closing_order(self) -> list[LocalNode]:
         """Those that work before those that only serve, whom they may still need."""
-        return sorted(
-            self.nodes.values(), key=lambda node: node.built is not None and node.built.worker is None
-        )
+        return sorted(self.nodes.values(), key=lambda node: node.built is not None and node.built.worker is None)
 
     def start(self) -> None:
         """Makes the program known to threads that its nodes start."""
@@ -342,17 +336,13 @@ class DirectClient:
         """Holds nothing."""
 
     def __reduce__(self) -> Any:
-        raise TypeError(
-            "a client of a node in this process can't be sent to another; pass the handle on instead"
-        )
+        raise TypeError("a client of a node in this process can't be sent to another; pass the handle on instead")
 
     def __repr__(self) -> str:
         return f"<client of {self._node.name}>"
 
 
-def _within(
-    node: LocalNode, method: str, timeout: float, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _within(node: LocalNode, method: str, timeout: float, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     future = node.submit(method, args, kwargs)
     try:
         return future.result(timeout)
@@ -377,9 +367,7 @@ class _DirectFutures:
 
         return call
 
-    def __call__(
-        self, *args: Any, timeout: float | None = None, retry: int = 0, **kwargs: Any
-    ) -> Future[Any]:
+    def __call__(self, *args: Any, timeout: float | None = None, retry: int = 0, **kwargs: Any) -> Future[Any]:
         """Calls the object itself."""
         del timeout, retry
         return self._node.submit("__call__", args, kwargs)

@@ -38,15 +38,11 @@ class ProcessesRun(Run):
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_SECONDS,
     ):
         super().__init__()
-        payloads = {
-            name: self._pickled(program, node, run_dir, seed) for name, node in program.nodes.items()
-        }
+        payloads = {name: self._pickled(program, node, run_dir, seed) for name, node in program.nodes.items()}
         logs = _log_folder(run_dir)
         folder = make_folder()
         nodes = {
-            name: SupervisedNode(
-                name, _Spawner(node, payloads[name], program.name, folder, logs), node.on_failure
-            )
+            name: SupervisedNode(name, _Spawner(node, payloads[name], program.name, folder, logs), node.on_failure)
             for name, node in program.nodes.items()
         }
         self._clients: dict[str, Client] = {}

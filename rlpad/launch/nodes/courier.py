@@ -47,9 +47,7 @@ class CourierNode(Node):
                 raise LaunchError(f"CourierNode has no courier_kwargs {name!r}{nearest(name, _OPTIONS)}")
         self.thread_pool_size = options.get("thread_pool_size", 16)
         if not isinstance(self.thread_pool_size, int) or self.thread_pool_size < 1:
-            raise LaunchError(
-                f"thread_pool_size must be a number of at least 1, got {self.thread_pool_size!r}"
-            )
+            raise LaunchError(f"thread_pool_size must be a number of at least 1, got {self.thread_pool_size!r}")
         super().__init__(constructor, args, kwargs)
 
     def build(self, context: Context) -> Built:

@@ -35,9 +35,7 @@ def listen(address: str, credentials: Credentials | None = None) -> tuple[socket
     scheme, rest = _split(address)
     if scheme == "unix":
         if len(os.fsencode(rest)) > MAX_UNIX_PATH:
-            raise ValueError(
-                f"socket path {rest!r} is {len(os.fsencode(rest))} bytes, at most {MAX_UNIX_PATH} work"
-            )
+            raise ValueError(f"socket path {rest!r} is {len(os.fsencode(rest))} bytes, at most {MAX_UNIX_PATH} work")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         mask = os.umask(0o177)
         try:

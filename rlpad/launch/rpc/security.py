@@ -11,7 +11,10 @@ import tempfile
 
 @dataclasses.dataclass(frozen=True)
 class Credentials:
-    """What a node of a launch shows, and whom it trusts: PEM text of the authority, a certificate and its key."""
+    """What a node of a launch shows, and whom it trusts.
+
+    All are PEM text: the authority, a certificate signed by it, and the certificate's key.
+    """
 
     authority: bytes
     certificate: bytes
@@ -54,7 +57,7 @@ def make_credentials(valid_days: int = 365) -> Credentials:
         raise ImportError("TCP between nodes needs the extra: pip install 'rlpad[tls]'") from error
 
     def build(subject: str, issuer: str, public: ec.EllipticCurvePublicKey, *, authority: bool) -> object:
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now = datetime.datetime.now(datetime.UTC)
         names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, n)]) for n in (subject, issuer)]
         return (
             x509.CertificateBuilder()

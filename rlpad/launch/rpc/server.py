@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import logging
 import os
 import socket
-import ssl
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from rlpad.errors import nearest
 from rlpad.launch.rpc import address as addresses
-from rlpad.launch.rpc import codec
 from rlpad.launch.rpc import stream as streams
+from rlpad.launch.rpc.methods import Methods
 from rlpad.launch.rpc.security import Credentials
-from rlpad.launch.rpc.stream import Stream, TlsStream
-
-#: What `list_methods` calls.
-LIST_METHODS = "__list_methods__"
+from rlpad.launch.rpc.stream import Stream
 
 _log = logging.getLogger(__name__)
 
@@ -76,8 +69,7 @@ class Server:
         if thread_pool_size < 1:
             raise ValueError(f"thread_pool_size is {thread_pool_size}, at least 1 is needed")
         self.name = name or type(target).__name__
-        self._functions = _public_callables(target)
-        self._functions[LIST_METHODS] = self._list_methods
+        self._methods = Methods(target, self.name)
         self._credentials = credentials
         self._permits = threading.BoundedSemaphore(thread_pool_size)
         self._lock = threading.Lock()
@@ -138,9 +130,7 @@ class Server:
         Raises:
           TypeError: `function` can't be called.
         """
-        if not callable(function):
-            raise TypeError(f"{name!r} can't be bound: {function!r} isn't callable")
-        self._functions[name] = function
+        self._methods.bind(name, function)
 
     def __enter__(self) -> Server:
         """Starts the server."""
@@ -150,9 +140,6 @@ class Server:
     def __exit__(self, *exception: object) -> None:
         """Stops the server."""
         self.stop()
-
-    def _list_methods(self) -> list[str]:
-        return sorted(name for name in self._functions if name != LIST_METHODS)
 
     def _spawn(self, function: Callable[..., None], *args: Any, name: str) -> None:
         def run() -> None:
@@ -199,7 +186,7 @@ class Server:
             _log.warning("server %s refused a connection: %s", self.name, error)
             raw.close()
             return
-        stream = TlsStream(secure) if isinstance(secure, ssl.SSLSocket) else Stream(secure)
+        stream = streams.wrap(secure)
         connection = _Connection(self, stream)
         with self._lock:
             if self._stopped.is_set():
@@ -207,12 +194,8 @@ class Server:
                 return
             self._connections.add(connection)
         try:
-            kind, _, payload, _ = stream.receive(time.monotonic() + _HELLO_SECONDS)
-            if kind != streams.HELLO:
-                raise streams.ProtocolError("the other side doesn't begin with HELLO")
-            stream.send(
-                streams.HELLO, 0, streams.hello(self.name), deadline=time.monotonic() + _HELLO_SECONDS
-            )
+            payload = stream.receive_hello(time.monotonic() + _HELLO_SECONDS)
+            stream.send(streams.HELLO, 0, streams.hello(self.name), deadline=time.monotonic() + _HELLO_SECONDS)
             streams.check_hello(payload)
         except (OSError, EOFError) as error:
             if not self._stopped.is_set() and not isinstance(error, EOFError):
@@ -261,26 +244,6 @@ class Server:
             if self._stopped.is_set():
                 return False
         return True
-
-    def _execute(
-        self, payload: bytes | memoryview, buffers: list[Any]
-    ) -> tuple[int, bytes, list[memoryview]]:
-        """Calls what a request asks for; returns the reply."""
-        try:
-            method, args, kwargs = codec.loads(payload, buffers)
-            function = self._functions.get(method)
-            if function is None:
-                hint = nearest(method, self._list_methods())
-                raise AttributeError(f"{self.name} has no method {method!r}{hint}")
-            result = function(*args, **kwargs)
-            del args, kwargs
-            try:
-                return streams.RESULT, *codec.dumps(result)
-            except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-                raise TypeError(f"the result of {method!r} can't be pickled: {reason}") from error
-        except BaseException as error:  # whatever it was, the caller must hear of it
-            return streams.ERROR, codec.dump_exception(error), []
 
 
 class _Connection:
@@ -350,19 +313,12 @@ class _Connection:
     def _serve_one(self, epoch: int) -> bool:
         server = self._server
         kind, call, payload, buffers = self._stream.receive(before_wait=self._flush)
-        if kind == streams.CALL_ALONE:
-            self._flush()
-            if not server._take_permit():
-                return False
-            try:
-                reply = server._execute(payload, buffers)
-            finally:
-                server._permits.release()
-            self._reply(call, *reply, hold=False)
-            return True
-        if kind != streams.CALL:
+        pipelined = kind == streams.CALL
+        if not pipelined and kind != streams.CALL_ALONE:
             raise streams.ProtocolError(f"a client sent a message of kind {kind}")
-        if not self._pipelined:
+        if not pipelined:
+            self._flush()
+        elif not self._pipelined:
             self._pipelined = True
             server._add_pipelined(self)
         if not server._permits.acquire(blocking=False):
@@ -370,17 +326,18 @@ class _Connection:
             if not server._take_permit():
                 return False
         try:
-            self.running_since = time.monotonic()
-            if not server._calls_run.is_set():
-                server._calls_run.set()
-            reply = server._execute(payload, buffers)
+            if pipelined:
+                self.running_since = time.monotonic()
+                if not server._calls_run.is_set():
+                    server._calls_run.set()
+            reply = server._methods.execute(payload, buffers)
         finally:
             server._permits.release()
         with self._lock:
             reads = self._epoch == epoch
             if reads:
                 self.running_since = 0.0
-        self._reply(call, *reply, hold=reads)
+        self._reply(call, *reply, hold=pipelined and reads)
         return reads
 
     def _reply(self, call: int, kind: int, payload: bytes, buffers: list[memoryview], *, hold: bool) -> None:
@@ -405,24 +362,6 @@ class _Connection:
             self._held.clear()
             self._held_bytes = 0
             self._stream.send_bytes(data)
-
-
-def _public_callables(target: object) -> dict[str, Callable[..., Any]]:
-    """Returns what of an object can be called, found without running any of its code."""
-    found = {}
-    wrappers = (classmethod, staticmethod, functools.partialmethod, functools.singledispatchmethod)
-    for name in dir(target):
-        if name.startswith("_"):
-            continue
-        static = inspect.getattr_static(target, name, None)
-        # Properties and the like are no callables; what a callable descriptor gives is a bound method.
-        if isinstance(static, wrappers) or callable(static):
-            value = getattr(target, name)
-            if callable(value):
-                found[name] = value
-    if callable(target):
-        found["__call__"] = target
-    return found
 
 
 _servers: weakref.WeakSet[Server] = weakref.WeakSet()

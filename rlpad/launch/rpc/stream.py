@@ -63,9 +63,7 @@ def check_hello(payload: bytes | memoryview) -> str:
     """
     version, _, name = bytes(payload[:1000]).decode(errors="replace").partition(" ")
     if version != str(PROTOCOL_VERSION):
-        raise ProtocolError(
-            f"the other side speaks version {version} of the protocol, not {PROTOCOL_VERSION}"
-        )
+        raise ProtocolError(f"the other side speaks version {version} of the protocol, not {PROTOCOL_VERSION}")
     return name
 
 
@@ -175,6 +173,13 @@ class Stream:
         payload = self._read(size, deadline, before_wait)
         return kind, call, payload, [self._read_new(length, deadline, before_wait) for length in sizes]
 
+    def receive_hello(self, deadline: float) -> bytes | memoryview:
+        """Receives the other side's HELLO; returns its payload, for `check_hello`. Raises like `receive`."""
+        kind, _, payload, _ = self.receive(deadline)
+        if kind != HELLO:
+            raise ProtocolError("the other side doesn't begin with HELLO")
+        return payload
+
     def _read_ahead(self, size: int, deadline: float, before_wait: Callable[[], object] | None) -> None:
         """Makes at least `size` bytes lie in `_ahead` from `_at` on."""
         while len(self._ahead) - self._at < size:
@@ -186,9 +191,7 @@ class Stream:
             self._ahead = self._ahead[self._at :] + chunk
             self._at = 0
 
-    def _read(
-        self, size: int, deadline: float, before_wait: Callable[[], object] | None
-    ) -> bytes | memoryview:
+    def _read(self, size: int, deadline: float, before_wait: Callable[[], object] | None) -> bytes | memoryview:
         if size > _READ_AHEAD:
             return memoryview(self._read_new(size, deadline, before_wait))
         self._read_ahead(size, deadline, before_wait)
@@ -327,6 +330,15 @@ class TlsStream(Stream):
             except ssl.SSLWantWriteError:
                 poll = _poll(self._socket, select.POLLOUT)
             self._wait(poll, deadline)
+
+
+def wrap(connection: socket.socket) -> Stream:
+    """Returns a stream over a connected socket, which is closed if that fails."""
+    try:
+        return TlsStream(connection) if isinstance(connection, ssl.SSLSocket) else Stream(connection)
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _poll(connection: socket.socket, event: int) -> select.poll:

@@ -138,9 +138,7 @@ class NStepTransitionAdder(core.Adder):
         if not self._started:
             raise ValueError("add was called before add_first")
         observation, value = self._observation, self._last_value
-        reward, discount = _broadcast_structures(
-            _as_float64(next_timestep.reward), _as_float64(next_timestep.discount)
-        )
+        reward, discount = _broadcast_structures(_as_float64(next_timestep.reward), _as_float64(next_timestep.discount))
         # The window reaches up to the new step; its return goes into the same row as the step.
         returns = self._returns([*self._rewards, reward], [*self._discounts, discount])
         columns: dict[str, NestedArray] = {"action": action, "reward": returns[0], "discount": returns[1]}
@@ -168,9 +166,7 @@ class NStepTransitionAdder(core.Adder):
         self._rewards.popleft()
         self._discounts.popleft()
 
-    def _returns(
-        self, rewards: list[NestedArray], discounts: list[NestedArray]
-    ) -> tuple[NestedArray, NestedArray]:
+    def _returns(self, rewards: list[NestedArray], discounts: list[NestedArray]) -> tuple[NestedArray, NestedArray]:
         """Returns and discounts of a window, of the shape that both have when broadcast."""
         like = rewards[0]
         if is_leaf(like):
@@ -205,9 +201,7 @@ class NStepTransitionAdder(core.Adder):
             priority = None
             if priority_fn is not None:
                 observation, action, extras = step.values
-                priority = float(
-                    priority_fn(Transition(observation, action, *returns, self._last_value, extras))
-                )
+                priority = float(priority_fn(Transition(observation, action, *returns, self._last_value, extras)))
             self._writer.create_item(table, transition, priority)
 
     def reset(self) -> None:

@@ -138,9 +138,7 @@ class EmbeddedWriter(interface.Writer):
 
     def _batch(self, sent: dict[str, list], rest: dict[str, list]) -> WriteBatch:
         steps = {
-            name: (column.first, np.array(column.values))
-            for name, column in self._columns.items()
-            if column.values
+            name: (column.first, np.array(column.values)) for name, column in self._columns.items() if column.values
         }
         keep_from = {name: column.next - self._keep for name, column in self._columns.items()}
         for waiting in rest.values():

@@ -41,9 +41,7 @@ class Column:
         grown = np.empty((slots, *self.values.shape[1:]), self.values.dtype)
         grown[: self._fresh] = self.values[: self._fresh]
         self.values = grown
-        self._references = np.concatenate(
-            [self._references, np.zeros(slots - len(self._references), np.int32)]
-        )
+        self._references = np.concatenate([self._references, np.zeros(slots - len(self._references), np.int32)])
 
     def retain(self, slots: np.ndarray) -> None:
         """Adds a reference per mention."""

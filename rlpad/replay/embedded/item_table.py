@@ -49,13 +49,9 @@ class ItemTable:
     def can_sample(self, count: int) -> bool:
         if self.table.max_times_sampled and self._draws_left < count:
             return False
-        return self._size > 0 and self.table.rate_limiter.can_sample(
-            count, inserts=self.inserts, samples=self.samples
-        )
+        return self._size > 0 and self.table.rate_limiter.can_sample(count, inserts=self.inserts, samples=self.samples)
 
-    def insert(
-        self, names: tuple[str, ...], columns: list[Column], slots: np.ndarray, priorities: np.ndarray
-    ) -> None:
+    def insert(self, names: tuple[str, ...], columns: list[Column], slots: np.ndarray, priorities: np.ndarray) -> None:
         """Inserts items.
 
         Args:

@@ -91,9 +91,7 @@ class ReplayService:
           ValueError: the batch doesn't fit what was written before.
         """
         with self._changed:
-            if not all(
-                self._tables[name].can_insert(len(items.sequences)) for name, items in batch.items.items()
-            ):
+            if not all(self._tables[name].can_insert(len(items.sequences)) for name, items in batch.items.items()):
                 return False
             windows = self._windows.setdefault(writer, {})
             for name, (first, values) in batch.steps.items():

@@ -128,7 +128,10 @@ class ReverbSampler(interface.Sampler):
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
-            self._error = self._error or error
+            # After close it's only the cancellation; its traceback would keep the iterator, and so the server's
+            # connection, until the garbage collector comes by.
+            if not self._closed:
+                self._error = self._error or error
             self._changed.notify_all()
 
     def _fetch(self) -> None:

@@ -99,9 +99,7 @@ def _make_table(table: Table) -> Any:
         sampler = reverb.selectors.Uniform()
     # Flat: reverb's own coding of nests loses lists, and samples are given their structure by the client.
     signature = tuple(
-        tf.TensorSpec(
-            tuple(spec.shape), tf.as_dtype(np.dtype(spec.dtype)), name="_".join(map(str, path)) or "item"
-        )
+        tf.TensorSpec(tuple(spec.shape), tf.as_dtype(np.dtype(spec.dtype)), name="_".join(map(str, path)) or "item")
         for path, spec in tree.flatten_with_path(table.signature)
     )
     return reverb.Table(

@@ -189,9 +189,7 @@ with Server(Target(), "unix:" + sys.argv[1]):
 
 @contextlib.contextmanager
 def child(path: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", _CHILD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    process = subprocess.Popen([sys.executable, "-c", _CHILD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
@@ -723,9 +721,7 @@ class Bomb:
 
 
 @pytest.mark.parametrize("first", ["nothing", "garbage", "call", "hello of another version", "huge"])
-def test_garbage_is_not_unpickled_and_harms_nobody(
-    folder: str, first: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_garbage_is_not_unpickled_and_harms_nobody(folder: str, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RPC_TEST_BOMB", f"{folder}/bomb")
     bomb = pickle.dumps(("same", (Bomb(),), {}))
     call = streams.pack(streams.CALL, 1, bomb)

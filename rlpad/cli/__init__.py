@@ -1,0 +1,1 @@
+"""The `rlpad` command: one module per subcommand."""
