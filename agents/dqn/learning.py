@@ -103,7 +103,8 @@ def loss(
     next_values = networks.apply(target_params, transitions.next_observation)
     selector = networks.apply(params, transitions.next_observation) if config.double_q else next_values
     targets = q_learning_targets(transitions, next_values, selector, config.discount)
-    chosen = jnp.take_along_axis(values, transitions.action[:, None].astype(jnp.int32), axis=-1)[:, 0]
+    # A product with a one-hot, as the gradient of a gather is a scatter, which XLA's CPU backend loops over.
+    chosen = (values * jax.nn.one_hot(transitions.action, values.shape[-1])).sum(axis=-1)
     td_errors = targets - chosen
     losses = optax.losses.huber_loss(td_errors) if config.loss == "huber" else 0.5 * jnp.square(td_errors)
     priorities = None

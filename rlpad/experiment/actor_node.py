@@ -6,6 +6,7 @@ from typing import Any
 
 from rlpad import core, replay
 from rlpad import launch as lp
+from rlpad.acting.actors import run_on_calling_thread
 from rlpad.acting.environment_loop import EnvironmentLoop
 from rlpad.acting.steps import LeasedSteps
 from rlpad.experiment.seeds import Seeds
@@ -23,6 +24,7 @@ class ActorWorker(core.Worker):
         """Builds environments, policy and adders; takes nothing from the learner yet."""
         import jax
 
+        run_on_calling_thread()
         node = lp.node_info()
         seeds = Seeds(node.seed)
         builder, spec, streams = setup.builder, setup.spec, setup.scale.envs_per_actor

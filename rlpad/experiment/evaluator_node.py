@@ -10,6 +10,7 @@ import numpy as np
 
 from rlpad import core
 from rlpad import launch as lp
+from rlpad.acting.actors import run_on_calling_thread
 from rlpad.experiment.coordinator import EvaluationResult, EvaluationTask
 from rlpad.experiment.policy import EvaluationPolicy
 from rlpad.experiment.seeds import Seeds
@@ -26,6 +27,7 @@ class EvaluatorWorker(core.Worker):
 
     def __init__(self, setup: Setup, coordinator: Any):
         """Builds the environments and the evaluation policy."""
+        run_on_calling_thread()
         node = lp.node_info()
         seeds = Seeds(node.seed)
         self._setup = setup

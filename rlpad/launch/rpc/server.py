@@ -150,14 +150,10 @@ class Server:
                     self._threads.discard(thread)
 
         thread = threading.Thread(target=run, name=f"rpc-{self.name}-{name}", daemon=True)
+        # Under the lock, so that `stop` joins only threads that were started.
         with self._lock:
+            thread.start()  # raises RuntimeError if no more threads can be had
             self._threads.add(thread)
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads can be had
-            with self._lock:
-                self._threads.discard(thread)
-            raise
 
     def _accept(self) -> None:
         while not self._stopped.is_set():
