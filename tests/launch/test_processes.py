@@ -82,7 +82,8 @@ def fail_after(seconds):
     raise KeyError("no such thing")
 
 
-def stubborn():
+def stubborn(path):
+    Path(path).write_text("begun")
     while True:
         time.sleep(1)
 
@@ -225,9 +226,12 @@ def test_ignored_nodes_may_die(tmp_path, capfd):
 
 def test_who_ignores_the_stop_is_killed_and_named(tmp_path):
     program, (service,) = service_program()
-    program.add_node(lp.PyNode(stubborn), label="stubborn")
+    program.add_node(lp.PyNode(stubborn, str(tmp_path / "begun")), label="stubborn")
     run = launch(program, tmp_path, stop_notice_s=1.0)
     run.client(service).pid()
+    deadline = time.monotonic() + TIMEOUT
+    while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
     run.stop("enough")
     started = time.monotonic()
     assert run.wait(TIMEOUT)
