@@ -33,12 +33,13 @@ from rlpad.replay.embedded.client import DirectSampler
 #: Steps before the clock starts: learning has begun, and everything is compiled.
 WARM_UP_STEPS = 1_500
 
-#: As in RL-Zoo's settings for CartPole: plain one-step Q-learning, one SGD step of 64 per two environment steps.
+#: As in RL-Zoo's settings for CartPole: plain one-step Q-learning; 256 environment steps, then 128 SGD steps of 64.
 CONFIG = DQNConfig(
     double_q=False,
     n_step=1,
     batch_size=64,
     samples_per_insert=32.0,
+    sgd_steps_per_learner_call=128,
     hidden_sizes=(256, 256),
     min_replay_size=1_000,
     max_replay_size=100_000,

@@ -17,6 +17,10 @@ from rlpad.acting.observers import Observer, ObserverFactory
 from rlpad.acting.steps import Steps, UnlimitedSteps
 from rlpad.types import NestedArray
 
+#: Batched steps between two words to the policy on how far all actors have come: a new number costs the compiled policy
+#: as much as a tenth of its step, and schedules don't move within so few.
+PROGRESS_PERIOD = 16
+
 
 class EnvironmentLoop(core.Worker):
     """Steps environments with the actions of an actor (Acme's EnvironmentLoop, batched).
@@ -69,6 +73,7 @@ class EnvironmentLoop(core.Worker):
         self._select_seconds = 0.0
         self._waits_for = "nothing"
         self._closed = False
+        self._batches = 0
         self.episodes = 0
 
     @property
@@ -91,7 +96,9 @@ class EnvironmentLoop(core.Worker):
             if stream.needs_reset:
                 stream.reset()
                 self._actor.observe_first(index, stream.timestep)
-        self._actor.set_progress(self._steps.actor_steps)
+        if self._batches % PROGRESS_PERIOD == 0:
+            self._actor.set_progress(self._steps.actor_steps)
+        self._batches += 1
         started = time.perf_counter()
         actions = self._actor.select_actions([stream.timestep.observation for stream in self._streams])
         self._select_seconds = time.perf_counter() - started

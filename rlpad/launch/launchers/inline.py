@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -46,15 +47,16 @@ class InlineRun(Run):
             self._signals.install()
         self._schedule = self._steps()
         self._running = False
+        self._deadline = math.inf
 
     def _wait(self, timeout: float | None) -> bool:
         if self._outcome is not None or self._running:
             return self._outcome is not None
-        deadline = None if timeout is None else time.monotonic() + timeout
+        self._deadline = math.inf if timeout is None else time.monotonic() + timeout
         self._running = True
         try:
             for _ in self._schedule:
-                if deadline is not None and time.monotonic() >= deadline:
+                if time.monotonic() >= self._deadline:
                     return False
         except KeyboardInterrupt:
             # Without handlers of ours (another thread's launch, say) Python's own has raised it.
@@ -77,12 +79,11 @@ class InlineRun(Run):
             progressed = False
             for node in nodes:
                 worker = node.built.worker if node.built is not None else None
-                while worker is not None and not stop.is_set() and not self._finished(node, worker):
-                    stepped = self._guarded(node, worker.step)
+                more = worker is not None
+                while more:
+                    stepped, more = self._burst(node, worker)
+                    progressed |= stepped
                     yield
-                    if not stepped:
-                        break
-                    progressed = True
             waiting = [n for n in nodes if n.built and n.built.worker is not None and n.state != "finished"]
             if not waiting:
                 self.stop("every node has finished", "completed")
@@ -98,14 +99,30 @@ class InlineRun(Run):
             with entered(node.context):
                 return function()
         except (Exception, SystemExit) as error:
-            node.state = "failed"
-            self.fail(node.name, as_failure(node.name, error))
+            self._failed(node, error)
             return False
 
-    def _finished(self, node: LocalNode, worker: Any) -> bool:
-        if node.state == "running" and self._guarded(node, lambda: worker.finished):
-            node.state = "finished"
-        return node.state != "running"
+    def _failed(self, node: LocalNode, error: BaseException) -> None:
+        node.state = "failed"
+        self.fail(node.name, as_failure(node.name, error))
+
+    def _burst(self, node: LocalNode, worker: Any) -> tuple[bool, bool]:
+        """Steps a worker until it can't, or until time is up; returns whether it stepped, and could step more."""
+        stop, stepped = self._runtime.stop_event, False
+        try:
+            with entered(node.context):
+                while node.state == "running" and not stop.is_set():
+                    if worker.finished:
+                        node.state = "finished"
+                    elif not worker.step():
+                        break
+                    else:
+                        stepped = True
+                        if time.monotonic() >= self._deadline:
+                            return True, True
+        except (Exception, SystemExit) as error:
+            self._failed(node, error)
+        return stepped, False
 
     def _idle(self, waiting: list[LocalNode], seconds: float) -> None:
         workers = [node.built.worker for node in waiting if node.built is not None]
