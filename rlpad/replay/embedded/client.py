@@ -19,7 +19,7 @@ from rlpad.replay.tables import Table
 from rlpad.types import NestedArray
 
 #: Items that a writer gathers before it sends them.
-WRITE_BATCH = 16
+WRITE_BATCH = 32
 #: Seconds that a served sampler lets the service wait for a batch, per call.
 LONG_POLL_SECONDS = 0.25
 #: Seconds after which `next` on a sampler gives up.
