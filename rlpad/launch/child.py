@@ -19,7 +19,7 @@ from typing import Any
 from rlpad.launch import context as context_lib
 from rlpad.launch import linux
 from rlpad.launch.context import Context, NodeInfo, entered
-from rlpad.launch.errors import PeerGone
+from rlpad.launch.errors import PeerGone, as_failure
 from rlpad.launch.messages import (
     AskStop,
     Failed,
@@ -58,20 +58,15 @@ def run_node(spawn: Spawn, parent: int) -> int:
         context = _ProcessContext(dataclasses.replace(info, epoch=spawn.epoch), control, spawn.folder)
         context_lib.add_live(context)
         with entered(context):
-            _run(node.build(context), spawn, control)
-    except SystemExit as error:
-        if error.code in (0, None):
-            control.tell(Finished())
-            return 0
-        control.fail(error)
+            _run(node.build(context), spawn, control, context)
     except BaseException as error:
-        control.fail(error)
+        control.fail(as_failure(spawn.name, error))
     else:
         return 0
     return 1
 
 
-def _run(built: Built, spawn: Spawn, control: _Control) -> None:
+def _run(built: Built, spawn: Spawn, control: _Control, context: Context) -> None:
     server: Server | None = None
     address = built.address
     if built.service is not None:
@@ -84,9 +79,10 @@ def _run(built: Built, spawn: Spawn, control: _Control) -> None:
         if built.worker is not None:
             step_until_done(built.worker)
             control.tell(Finished())
-            if server is None and address is None:
+            if server is None and address is None and not context.has_stop_handlers:
                 return
         control.stop_event.wait()
+        context.join_stop_handlers()
     finally:
         try:
             built.close()

@@ -13,6 +13,9 @@ from typing import Any
 
 from rlpad.launch.errors import LaunchError
 
+#: Seconds that handlers of a stop get before their node ends.
+STOP_HANDLER_SECONDS = 2.0
+
 
 @dataclasses.dataclass(frozen=True)
 class NodeInfo:
@@ -52,6 +55,30 @@ class Context(abc.ABC):
     def __init__(self, info: NodeInfo, stop_event: threading.Event):
         self.info = info
         self.stop_event = stop_event
+        self._handlers: list[threading.Thread] = []
+
+    @property
+    def has_stop_handlers(self) -> bool:
+        """Whether a stop of the program is waited for by `register_stop_handler`."""
+        return bool(self._handlers)
+
+    def add_stop_handler(self, handler: Callable[[], object]) -> None:
+        """Has `handler` called in a thread of its own when the program stops."""
+        context = contextvars.copy_context()
+
+        def wait() -> None:
+            self.stop_event.wait()
+            context.run(handler)
+
+        thread = threading.Thread(target=wait, name="rlpad-stop-handler", daemon=True)
+        self._handlers.append(thread)
+        thread.start()
+
+    def join_stop_handlers(self) -> None:
+        """Waits for the handlers of a program that has stopped, for a bounded time."""
+        deadline = time.monotonic() + STOP_HANDLER_SECONDS
+        for thread in self._handlers:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     @abc.abstractmethod
     def connect(self, name: str) -> Any:
@@ -165,15 +192,12 @@ def wait_for_stop(timeout: float | None = None) -> bool:
 
 
 def register_stop_handler(handler: Callable[[], object]) -> None:
-    """Has `handler` called in a thread of its own, once, when the program stops."""
-    event = stop_event()
-    context = contextvars.copy_context()
+    """Has `handler` called in a thread of its own, once, when the program stops; it has two seconds.
 
-    def wait() -> None:
-        event.wait()
-        context.run(handler)
-
-    threading.Thread(target=wait, name="rlpad-stop-handler", daemon=True).start()
+    Raises:
+      LaunchError: not called from a node.
+    """
+    current().add_stop_handler(handler)
 
 
 def wait_event(event: threading.Event, stop: threading.Event, timeout: float) -> bool:

@@ -69,3 +69,12 @@ class NodeFailed(RuntimeError):
 
 class StalledError(RuntimeError):
     """Nobody can step; the message says who waits for what."""
+
+
+def as_failure(node: str, error: BaseException) -> Exception:
+    """Returns the error itself if it can be raised in the launching process without ending that too."""
+    if isinstance(error, Exception):
+        return error
+    failed = NodeFailed(node, f"node {node} ended with {error!r}")
+    failed.__cause__ = error
+    return failed

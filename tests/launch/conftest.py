@@ -12,7 +12,7 @@ import pytest
 import rlpad.launch as lp
 
 #: The launchers that every test of behaviour runs under.
-LAUNCHERS = ["inline", "threads"]
+LAUNCHERS = ["inline", "threads", "processes"]
 #: Those among them under which nodes run beside each other, and beside the test.
 CONCURRENT = [name for name in LAUNCHERS if name != "inline"]
 #: Seconds after which a run that should have ended fails the test.

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlpad.launch.context import entered
-from rlpad.launch.errors import StalledError
+from rlpad.launch.errors import StalledError, as_failure
 from rlpad.launch.handles import Handle
-from rlpad.launch.launchers.local import DirectClient, LocalNode, LocalRuntime, as_failure
+from rlpad.launch.launchers.local import DirectClient, LocalNode, LocalRuntime
 from rlpad.launch.program import Program
 from rlpad.launch.run import NodeStatus, Run, SignalHandlers
 

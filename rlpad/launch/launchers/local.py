@@ -15,7 +15,7 @@ from typing import Any
 from rlpad.errors import nearest
 from rlpad.launch import context as context_lib
 from rlpad.launch.context import Context, NodeInfo, entered
-from rlpad.launch.errors import CallTimeout, LaunchError, NodeFailed, PeerGone
+from rlpad.launch.errors import CallTimeout, LaunchError, PeerGone
 from rlpad.launch.launchers.pool import CallPool
 from rlpad.launch.nodes.base import Built, Node
 from rlpad.launch.program import Program, node_seed
@@ -186,6 +186,7 @@ class LocalNode:
     def end(self, state: str = "stopped") -> None:
         """Closes the node's object; later calls and those not answered raise `PeerGone`."""
         if self.leave(state) and self.built is not None:
+            self.context.join_stop_handlers()
             with entered(self.context):
                 self.built.close()
 
@@ -221,15 +222,6 @@ def through_codec(value: Any, what: str) -> Any:
     except Exception as error:
         raise TypeError(f"{what} can't be pickled: {type(error).__name__}: {error}") from error
     return codec.loads(payload, [bytearray(buffer) for buffer in buffers])
-
-
-def as_failure(node: str, error: BaseException) -> Exception:
-    """Returns the error itself if it can be raised in the launching process without ending that too."""
-    if isinstance(error, Exception):
-        return error
-    failed = NodeFailed(node, f"{node} ended with {error!r}")
-    failed.__cause__ = error
-    return failed
 
 
 class LocalRuntime:
@@ -284,6 +276,7 @@ class LocalRuntime:
 
     def end(self) -> None:
         """Takes back what `start` did, and removes the temporary folder."""
+        self._context.join_stop_handlers()
         if self._scratch is not None:
             self._scratch.cleanup()
         context_lib.remove_live(self._context)

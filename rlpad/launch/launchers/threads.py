@@ -6,9 +6,9 @@ import threading
 import time
 
 from rlpad.launch.context import entered
-from rlpad.launch.errors import PeerGone
+from rlpad.launch.errors import PeerGone, as_failure
 from rlpad.launch.handles import Handle
-from rlpad.launch.launchers.local import DirectClient, LocalNode, LocalRuntime, as_failure
+from rlpad.launch.launchers.local import DirectClient, LocalNode, LocalRuntime
 from rlpad.launch.program import Program
 from rlpad.launch.run import NodeStatus, Run, SignalHandlers
 from rlpad.launch.worker import step_until_done
