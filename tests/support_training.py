@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 import psutil
@@ -22,16 +23,17 @@ class Training:
 
     def __init__(self, path, *flags, cwd=None):
         self.run_dir = path / "run"
+        # Short, as sockets are bound there: pytest's own folders lie too deep.
+        self.folder = tempfile.mkdtemp(prefix="t")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "rlpad.cli.main", "train", "dqn", *FLAGS, "--run-dir", str(self.run_dir), *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=cwd,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "TMPDIR": str(path)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "TMPDIR": self.folder},
             start_new_session=True,
         )
-        self.folder = path
 
     def wait_until_learning(self):
         """Waits until actors act and the learner learns; returns the pids of all processes by name."""
@@ -73,8 +75,7 @@ class Training:
 
     def left_behind(self):
         """Temporary files and folders."""
-        temporary = ("rlpad", "tmp", "reverb")
-        return [p.name for p in self.folder.iterdir() if p != self.run_dir and p.name.startswith(temporary)]
+        return os.listdir(self.folder)
 
 
 def children(pid):

@@ -10,6 +10,7 @@ import pickle
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -112,6 +113,9 @@ def _set_up_process(spawn: Spawn) -> None:
         print(f"-- {spawn.name} started at {started}, epoch {spawn.epoch}, process {os.getpid()}", flush=True)
     if spawn.threads is not None:
         os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(spawn.threads)))
+    # Libraries leave temporary files behind (TensorFlow its generated code); these end with the program.
+    os.environ["TMPDIR"] = spawn.folder
+    tempfile.tempdir = None
     os.environ.update(spawn.env)
     if spawn.jax_platform is not None:
         os.environ["JAX_PLATFORMS"] = spawn.jax_platform

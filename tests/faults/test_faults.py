@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import time
 
@@ -24,6 +25,7 @@ def train(tmp_path):
             if process.poll() is None if hasattr(process, "poll") else process.is_running():
                 process.kill()
         training.process.communicate(timeout=TIMEOUT)
+        shutil.rmtree(training.folder)
 
 
 NODES = {"fork server", "counter/0", "replay/0", "learner/0", "actor/0", "actor/1", "evaluator/0"}

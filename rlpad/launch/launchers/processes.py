@@ -24,7 +24,10 @@ HEARTBEAT_TIMEOUT_SECONDS = 120.0
 
 
 class ProcessesRun(Run):
-    """Runs every node in a child process of rlpad's fork server."""
+    """Runs every node in a child process of rlpad's fork server.
+
+    Temporary files of the nodes (`TMPDIR`) lie in the launch's private folder and end with it.
+    """
 
     def __init__(
         self,
