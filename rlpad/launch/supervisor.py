@@ -103,6 +103,7 @@ class Supervisor:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(control_path(folder))
         self._listener.listen(512)
+        self._listener.setblocking(False)
         self._server_up = False
         self._server, self._server_process = self._start_server(title, preload)
         self._thread = threading.Thread(target=self._main, name="rlpad-supervisor", daemon=True)
@@ -193,12 +194,27 @@ class Supervisor:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
             elif source is self._listener:
-                connection, _ = self._listener.accept()
-                self._by_control[Connection(connection.detach())] = None
+                self._accept()
             elif source is self._server:
                 self._hear_server()
             elif isinstance(source, Connection):
                 self._hear_node(source)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:  # accepted already, while another node's end was looked into
+            return
+        connection.setblocking(True)
+        self._by_control[Connection(connection.detach())] = None
+
+    def _hear_all(self) -> None:
+        """Takes in what nodes have said so far; a node's last words count for more than the news of its end."""
+        while wait([self._listener], 0):
+            self._accept()
+        for control in list(self._by_control):
+            while control in self._by_control and control.poll():
+                self._hear_node(control)
 
     def _hear_server(self) -> None:
         try:
@@ -269,9 +285,7 @@ class Supervisor:
         node = next((n for n in self.nodes.values() if n.pid == message.pid), None)
         if node is None:
             return
-        # What it said last may still lie in its channel.
-        while node.control is not None and node.control in self._by_control and node.control.poll():
-            self._hear_node(node.control)
+        self._hear_all()
         node.pid = None
         error = node.error
         if error is None and (message.code != 0 or node.state not in ("finished", "stopping")):

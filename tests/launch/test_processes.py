@@ -407,3 +407,17 @@ def test_a_second_interrupt_kills_at_once(tmp_path):
     assert process.returncode not in (0, None)
     assert gone(pids)
     assert not os.path.exists(folder)
+
+
+def fail_at_once(service):
+    raise LookupError("not even begun")
+
+
+def test_last_words_are_heard_however_early_the_end(tmp_path):
+    for attempt in range(5):
+        program, (service,) = service_program()
+        program.add_node(lp.CourierNode(fail_at_once, service), label="hasty")
+        run = launch(program, tmp_path / str(attempt))
+        with pytest.raises(LookupError, match="not even begun"):
+            run.wait(TIMEOUT)
+        assert run.outcome.reason == "node hasty/0 failed: LookupError: not even begun"
