@@ -227,6 +227,8 @@ def _dataset(address: str, table: Table, batch_size: int) -> Any:
         rate_limiter_timeout_ms=WAIT_MS,
     ).batch(batch_size)
     options = tf.data.Options()
+    # The thread that tunes a dataset is waited for when its iterator goes, now and then for ever.
+    options.autotune.enabled = False
     options.threading.private_threadpool_size = 1
     options.threading.max_intra_op_parallelism = 1
     return dataset.with_options(options)
