@@ -14,6 +14,7 @@ import numpy as np
 from rlpad import core
 from rlpad.errors import nearest
 from rlpad.learning.core import Batch, LearnerCore, State
+from rlpad.learning.many_steps import ManySteps
 from rlpad.types import NestedArray, Variables
 
 
@@ -38,7 +39,7 @@ class PrioritySink(Protocol):
 class ReplayLearner(core.Learner):
     """Takes SGD steps on batches from replay and serves the resulting variables.
 
-    One `step` takes `sgd_steps_per_step` SGD steps in one compiled call. On several devices the batch axis is
+    One `step` takes `sgd_steps_per_step` SGD steps in one call of the device. On several devices the batch axis is
     sharded over all of them and the state is replicated (`jit` with shardings inserts the allreduce).
 
     Metrics are fetched from the device only when they are asked for, and priorities one step late, so that
@@ -87,7 +88,7 @@ class ReplayLearner(core.Learner):
         mesh = jax.sharding.Mesh(np.asarray(devices), ("data",))
         self._replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         self._batch_sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "data"))
-        self._update = jax.jit(learner_core.update_many, donate_argnums=0)
+        self._update = ManySteps(learner_core, devices[0].platform)
         self._copy_variables = jax.jit(lambda state: jax.tree.map(jnp.copy, dict(learner_core.variables(state))))
         # The donated state is invalid while an update is being dispatched: whoever reads it holds this lock.
         self._state_lock = threading.Lock()
