@@ -51,16 +51,16 @@ def register_agent(name: str, *, config: type) -> Callable[[BuilderT], BuilderT]
       config: dataclass of the agent's settings, each field with a default.
 
     Raises:
-      ValueError: the name is malformed, or another module has taken it.
-      TypeError: `config` is no dataclass that can be built without arguments.
+      UserError: the name is malformed or another module has taken it, or `config` is no dataclass that can be built
+        without arguments.
     """
     if not name or not all(c.isalnum() or c in "-_" for c in name):
-        raise ValueError(f"agent name {name!r} is malformed; expected letters, digits, '-' and '_'")
+        raise UserError(f"agent name {name!r} is malformed; expected letters, digits, '-' and '_'")
     if not (isinstance(config, type) and dataclasses.is_dataclass(config)):
-        raise TypeError(f"agent {name!r}: config must be a dataclass, got {config!r}")
+        raise UserError(f"agent {name!r}: config must be a dataclass, got {config!r}")
     for field in dataclasses.fields(config):
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING and field.init:
-            raise TypeError(f"agent {name!r}: field {field.name!r} of {config.__name__} needs a default")
+            raise UserError(f"agent {name!r}: field {field.name!r} of {config.__name__} needs a default")
 
     def register(builder: BuilderT) -> BuilderT:
         taken = _registered.get(name)
@@ -68,7 +68,7 @@ def register_agent(name: str, *, config: type) -> Callable[[BuilderT], BuilderT]
             builder.__module__,
             builder.__qualname__,
         ):
-            raise ValueError(
+            raise UserError(
                 f"agent name {name!r} is taken by {taken.module}.{taken.builder.__qualname__}; choose another"
             )
         _registered[name] = AgentEntry(name, builder, config, builder.__module__)

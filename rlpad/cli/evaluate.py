@@ -34,6 +34,8 @@ class EvaluateFlags:
     """Run directory, as given to or made by rlpad train."""
     episodes: int = 20
     """Episodes to run, up to ten side by side."""
+    max_steps: int = 27_000
+    """Steps after which an episode is cut."""
     snapshot: str = "best"
     """Which policy: best (at evaluation), latest, or the name of a folder under the run's checkpoints."""
     video: str | None = None
@@ -78,6 +80,8 @@ def evaluate(flags: EvaluateFlags) -> dict[str, Any]:
     """
     if flags.episodes < 1:
         raise UserError(f"--episodes must be at least 1, got {flags.episodes}")
+    if flags.max_steps < 1:
+        raise UserError(f"--max-steps must be at least 1, got {flags.max_steps}")
     if not 0 <= flags.seed < 2**32:
         raise UserError(f"--seed must be from 0 to {2**32 - 1}, got {flags.seed}")
     _check_run(flags.run)
@@ -102,7 +106,7 @@ def evaluate(flags: EvaluateFlags) -> dict[str, Any]:
                 environment = loaded.make_environment(seed)
             stack.callback(environment.close)
             environments.append(environment)
-        returns, _ = loaded.policy.run_episodes(environments, flags.episodes)
+        returns, _ = loaded.policy.run_episodes(environments, flags.episodes, max_steps=flags.max_steps)
     return {
         "env": loaded.env,
         "agent": loaded.agent,

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from rlpad.cli.interrupts import ends_at_once
 from rlpad.errors import UserError, nearest
 
 #: Command: the module with its `main(arguments) -> exit code`, and what it does.
@@ -27,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as for `python -m`: agents and environments of one's own are found
     try:
-        return _dispatch(arguments)
+        with ends_at_once():
+            return _dispatch(arguments)
     except UserError as error:
         print(f"rlpad: error: {error}", file=sys.stderr)
         return USAGE

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from rlpad.cli.interrupts import ends_at_once
 from rlpad.cli.options import parse_options
 from rlpad.cli.parse import parse
 from rlpad.errors import UserError
@@ -83,7 +84,8 @@ def train_script(
             agent=agent_config if agent_config is not None else entry.config(),
         )
         prog = f"python -m {sys.modules['__main__'].__spec__.name}" if sys.modules["__main__"].__spec__ else agent
-        return train(agent, entry, sys.argv[1:] if arguments is None else arguments, prog=prog, default=default)
+        with ends_at_once():
+            return train(agent, entry, sys.argv[1:] if arguments is None else arguments, prog=prog, default=default)
     except UserError as error:
         print(f"rlpad: error: {error}", file=sys.stderr)
         return 2

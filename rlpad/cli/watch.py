@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from rlpad.cli.interrupts import last_act
 from rlpad.cli.live import Watcher, duration, make_display
 from rlpad.errors import UserError
 from rlpad.experiment.config import ExperimentConfig, Scale
@@ -51,6 +53,11 @@ def run_watched(config: ExperimentConfig, scale: Scale, flags: Any) -> RunResult
     """
     check_extras(flags.tensorboard, flags.wandb)
     session = _Session(config, scale, sys.stderr if flags.json else sys.stdout)
+    with last_act(session.ended_by_signal):
+        return _run_watched(session, config, scale, flags)
+
+
+def _run_watched(session: _Session, config: ExperimentConfig, scale: Scale, flags: Any) -> RunResult:
     try:
         result = run_experiment(
             config,
@@ -100,13 +107,30 @@ class _Session:
         self._watcher = Watcher(make_display(self._out), self._config.steps)
 
     def watch(self, progress: dict[str, Any], nodes: dict[str, Any]) -> None:
-        assert self._watcher is not None
-        self._watcher(progress, nodes)
+        if self._watcher is not None:
+            with self._output_may_end():
+                self._watcher(progress, nodes)
 
     def close_view(self, phase: str, counts: tuple[int, int] | None = None) -> None:
         if self._watcher is not None:
-            self._watcher.close(phase, counts)
+            with self._output_may_end():
+                self._watcher.close(phase, counts)
             self._watcher = None
+
+    @contextlib.contextmanager
+    def _output_may_end(self) -> Iterator[None]:
+        """A terminal that is gone, or a `| head` that has seen enough, is no reason to end a run."""
+        try:
+            yield
+        except OSError:
+            self._watcher = None
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())
+
+    def ended_by_signal(self, reason: str) -> None:
+        """Leaves the truth in run.json if a signal ends the process before the run could be stopped."""
+        if self.directory is not None and self.directory.read()["status"] == "running":
+            self.directory.update(status="interrupted", reason=reason)
 
     def finish(self, result: RunResult) -> None:
         directory = RunDirectory(result.run_dir)
@@ -130,7 +154,8 @@ class _Session:
         return _result(directory, "failed", reason, 1)
 
     def _say(self, line: str) -> None:
-        print(line, file=self._out, flush=True)
+        with self._output_may_end():
+            print(line, file=self._out, flush=True)
 
 
 def start_line(config: ExperimentConfig, scale: Scale, launcher: str, replay_backend: str, run_dir: Path) -> str:
@@ -160,6 +185,8 @@ def summary(result: RunResult, seconds: float, episodes: int, curve: Path | None
         f"{result.status}: {result.reason}",
         f"{result.actor_steps:,} actor steps, {result.learner_steps:,} learner steps in {duration(seconds)}",
     ]
+    if result.status == "completed" and result.learner_steps == 0:
+        lines.append("nothing was learnt: replay never held the min-replay-size transitions that learning begins with")
     for name, mean in (("final policy", result.final_mean), ("best policy", result.best_mean)):
         if mean is not None:
             lines.append(f"{name}: mean return {mean:.1f} over {_count(episodes, 'fresh episode')}")

@@ -27,6 +27,8 @@ class Schedule:
     """Episodes of each evaluation."""
     final_eval_episodes: int = 20
     """Fresh episodes on which the final and the best snapshot are evaluated at the end."""
+    eval_max_steps: int = 27_000
+    """Steps after which an evaluation episode is cut; a greedy policy may never end one by itself."""
     log_every: int = 1_000
     """Learner steps between two rows of the learner's metrics."""
 
@@ -40,6 +42,7 @@ class Schedule:
         _at_least(self, "eval_every", 0)
         _at_least(self, "eval_episodes", 1)
         _at_least(self, "final_eval_episodes", 1)
+        _at_least(self, "eval_max_steps", 1)
         _at_least(self, "log_every", 1)
         if not 0 <= self.seed < 2**32:
             raise UserError(f"--seed must be from 0 to {2**32 - 1}, got {self.seed}")
@@ -100,5 +103,7 @@ class Scale:
 
 def _at_least(config: Any, name: str, least: int) -> None:
     value = getattr(config, name)
+    if value > 2**31 - 1:
+        raise UserError(f"--{name.replace('_', '-')} must be at most {2**31 - 1}, got {value}")
     if value < least:
         raise UserError(f"--{name.replace('_', '-')} must be at least {least}, got {value}")

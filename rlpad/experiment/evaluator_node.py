@@ -54,7 +54,9 @@ class EvaluatorWorker(core.Worker):
         path = Path(self._setup.run_dir) / "checkpoints" / task.snapshot
         variables, _ = read_snapshot(path)
         self._policy.set_variables(variables)
-        returns, lengths = self._policy.run_episodes(self._environments, task.episodes, lp.stop_event().is_set)
+        returns, lengths = self._policy.run_episodes(
+            self._environments, task.episodes, lp.stop_event().is_set, self._setup.config.eval_max_steps
+        )
         if len(returns) < task.episodes:
             return  # the program was stopped in the middle; half an evaluation is none
         result = EvaluationResult(task, float(np.mean(returns)), float(np.std(returns)), len(returns))
@@ -69,6 +71,7 @@ class EvaluatorWorker(core.Worker):
                 "episode_return_min": float(np.min(returns)),
                 "episode_return_max": float(np.max(returns)),
                 "episode_length_mean": float(np.mean(lengths)),
+                "episodes_cut": sum(length >= self._setup.config.eval_max_steps for length in lengths),
                 "snapshot": task.snapshot,
                 "duration_seconds": time.monotonic() - started,
             }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -101,6 +102,12 @@ class LearnerWorker(core.Worker, core.VariableSource):
             **self._learner.metrics(),
             "learner_steps_per_second": (steps - steps_then) / max(now - then, 1e-9),
         }
+        for name, value in row.items():
+            if not math.isfinite(value):
+                raise FloatingPointError(
+                    f"{name} is {value} after {steps:,} learner steps; "
+                    "a lower learning rate or gradient clipping usually mends this"
+                )
         gauges: dict[str, Any] = {}
         for name, info in self._replay.info().items():
             if name in self._tables:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+import typing
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import dm_env
 
 from rlpad.errors import UserError, nearest
 from rlpad.experiment.policy import EvaluationPolicy
-from rlpad.registry import get_agent
+from rlpad.registry import AgentEntry, get_agent
 from rlpad.specs import make_environment_spec
 from rlpad.tracking.run_directory import RunDirectory
 from rlpad.tracking.snapshots import best_snapshot, list_snapshots, read_snapshot
@@ -58,9 +61,11 @@ def load_policy(run_dir: str | Path, snapshot: str = "best", *, seed: int = 0, n
     from rlpad.environment_factory import environment_factory
 
     directory = RunDirectory.open(run_dir)
-    experiment = directory.config["experiment"]
-    entry = get_agent(experiment["agent"])
-    builder = entry.builder(config_from_json(entry.config, experiment["agent_config"]))
+    with _damage_named(directory.path / "config.json"):
+        config = directory.config
+        experiment = config["experiment"]
+        entry = _find_agent(experiment["agent"], config.get("agent_module"))
+        builder = entry.builder(config_from_json(entry.config, experiment["agent_config"]))
     factory = environment_factory(experiment["env"], **experiment["env_options"])
 
     def make_environment(seed: int, **options: Any) -> dm_env.Environment:
@@ -68,8 +73,9 @@ def load_policy(run_dir: str | Path, snapshot: str = "best", *, seed: int = 0, n
             return factory(seed, evaluation=True)
         return environment_factory(experiment["env"], **{**experiment["env_options"], **options})(seed, evaluation=True)
 
-    path = _find_snapshot(directory, snapshot)
-    variables, meta = read_snapshot(path)
+    with _damage_named(directory.path / "checkpoints"):
+        path = _find_snapshot(directory, snapshot)
+        variables, meta = read_snapshot(path)
     environment = make_environment(seed)
     try:
         spec = make_environment_spec(environment)
@@ -80,6 +86,31 @@ def load_policy(run_dir: str | Path, snapshot: str = "best", *, seed: int = 0, n
     return LoadedPolicy(
         policy, make_environment, path.name, meta["actor_steps"], experiment["agent"], experiment["env"]
     )
+
+
+@contextlib.contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Turns what reading a damaged file raises into one line that names it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise UserError(f"{str(path)!r} can't be read: {type(error).__name__}: {error}") from error
+
+
+def _find_agent(name: str, module: str | None) -> AgentEntry:
+    """Finds an agent by its name, or by the module that registered it when the run was made."""
+    try:
+        return get_agent(name)
+    except UserError as error:
+        if module is None:
+            raise
+        if module == "__main__":
+            raise UserError(
+                f"agent {name!r} was registered in a script; register it in a module that can be imported"
+            ) from error
+        return get_agent(module)
 
 
 def _find_snapshot(directory: RunDirectory, name: str) -> Path:
@@ -105,7 +136,7 @@ def _find_snapshot(directory: RunDirectory, name: str) -> Path:
 
 
 def config_from_json(config_type: type, values: dict[str, Any]) -> Any:
-    """Rebuilds a flat config dataclass from its JSON; lists become tuples, as configs are immutable.
+    """Rebuilds a config dataclass, and those nested in it, from JSON; lists become tuples, as configs are immutable.
 
     Raises:
       UserError: the JSON has a field that the config doesn't have.
@@ -114,4 +145,11 @@ def config_from_json(config_type: type, values: dict[str, Any]) -> Any:
     for name in values:
         if name not in known:
             raise UserError(f"{config_type.__name__} has no setting {name!r}{nearest(name, known)}")
-    return config_type(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    hints = typing.get_type_hints(config_type)
+
+    def rebuild(name: str, value: Any) -> Any:
+        if dataclasses.is_dataclass(hints[name]) and isinstance(value, dict):
+            return config_from_json(hints[name], value)
+        return tuple(value) if isinstance(value, list) else value
+
+    return config_type(**{name: rebuild(name, value) for name, value in values.items()})

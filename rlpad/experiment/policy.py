@@ -67,6 +67,7 @@ class EvaluationPolicy:
         environments: Sequence[dm_env.Environment],
         episodes: int,
         should_stop: Callable[[], bool] = lambda: False,
+        max_steps: int | None = None,
     ) -> tuple[list[float], list[int]]:
         """Runs a fixed number of episodes, spread evenly over the environments.
 
@@ -76,6 +77,7 @@ class EvaluationPolicy:
           environments: `num_streams` environments.
           episodes: episodes in all.
           should_stop: asked at each step; true ends the run early.
+          max_steps: steps after which an episode is cut; None for no limit.
 
         Returns:
           Undiscounted returns and lengths of the finished episodes, by environment and then in order. Array
@@ -96,7 +98,7 @@ class EvaluationPolicy:
                 timesteps[i] = environment.step(actions[i])
                 totals[i] += float(np.sum(timesteps[i].reward))
                 lengths[i] += 1
-                if timesteps[i].last():
+                if timesteps[i].last() or lengths[i] == max_steps:
                     finished[i].append((totals[i], lengths[i]))
                     totals[i], lengths[i] = 0.0, 0
                     if len(finished[i]) < shares[i]:

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,7 +118,17 @@ def prepare(
         tensorboard=tensorboard,
         wandb=wandb,
     )
-    environment = setup.make_environment(config.seed)
+    try:
+        environment = setup.make_environment(config.seed)
+    except UserError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = " ".join(str(error).split())
+        raise UserError(
+            f"environment {config.env_name!r} can't be made: {type(error).__name__}: {text} "
+            f"(raised at {where.filename}:{where.lineno})"
+        ) from error
     try:
         spec = make_environment_spec(environment)
     finally:
@@ -176,6 +187,7 @@ def run_experiment(
             "scale": scale,
             "launcher": launcher_name,
             "replay_backend": backend,
+            "agent_module": type(setup.builder).__module__,
         },
         sys.argv,
     )

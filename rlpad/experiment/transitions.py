@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from typing import TYPE_CHECKING, TypeVar
 
 from rlpad import core
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from rlpad.replay import ReplayClient, Sampler, Table
 
 TABLE = "replay"
+
+#: Whole numbers are int32 in compiled code.
+LARGEST = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +77,10 @@ class TransitionConfig:
             raise self.error(name, f"at least {least:g}")
         if above is not None and not value > above:
             raise self.error(name, f"above {above:g}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise self.error(name, "finite")
+        if isinstance(value, int) and value > LARGEST:
+            raise self.error(name, f"at most {LARGEST}")
         if most is not None and not value <= most:
             raise self.error(name, f"at most {most:g}")
 

@@ -31,13 +31,17 @@ def main(descriptor: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the supervisor decides, and the pipe tells of its end
     linux.adopt_orphans()
-    problem = _preload(setup)
-    control.send(ServerUp(os.getpid(), problem))
-    server = _ForkServer(control, setup, forks=not problem)
     try:
-        server.serve()
+        problem = _preload(setup)
+        server = _ForkServer(control, setup, forks=not problem)
+        # The launcher may have ended while modules were loaded.
+        with contextlib.suppress(BrokenPipeError, ConnectionError):
+            control.send(ServerUp(os.getpid(), problem))
+            try:
+                server.serve()
+            finally:
+                server.kill_all()
     finally:
-        server.kill_all()
         shutil.rmtree(setup.folder, ignore_errors=True)
     # Taking apart all that was loaded would take a second, for which the launcher would wait.
     sys.stderr.flush()

@@ -67,6 +67,8 @@ class Program:
           LaunchError: the node is in a program already, there's neither group nor label, or both and they
             differ.
         """
+        if not isinstance(node, Node):
+            raise LaunchError(f"add_node needs a node such as PyNode(function), got {node!r}")
         if node.name is not None:
             raise LaunchError(f"{node!r} is in a program already; make another node")
         if self._group is None:

@@ -14,7 +14,7 @@ from rlpad.launch.context import check_status
 from rlpad.launch.handles import Handle
 
 #: Exit codes of a run that a signal ended, as shells have them.
-SIGINT_EXIT, SIGTERM_EXIT = 130, 143
+SIGHUP_EXIT, SIGINT_EXIT, SIGTERM_EXIT = 129, 130, 143
 #: How the note begins that says where an exception comes from.
 _NOTE = "raised in node"
 
@@ -183,7 +183,10 @@ class Run(abc.ABC):
 
 
 class SignalHandlers:
-    """Ctrl-C once stops a run, twice kills it; SIGTERM stops it. Does nothing outside of the main thread."""
+    """Ctrl-C once stops a run, twice kills it; SIGTERM and a closed terminal stop it.
+
+    Does nothing outside of the main thread.
+    """
 
     def __init__(self, run: Run):
         self._run = run
@@ -191,9 +194,9 @@ class SignalHandlers:
         self._interrupts = 0
 
     def install(self) -> None:
-        """Takes over SIGINT and SIGTERM."""
+        """Takes over SIGINT, SIGTERM and SIGHUP."""
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 self._previous[number] = signal.signal(number, self._handle)
 
     def restore(self) -> None:
@@ -218,6 +221,9 @@ class SignalHandlers:
             return
         if number == signal.SIGTERM:
             self._run.stop("terminated by SIGTERM", "interrupted", SIGTERM_EXIT)
+            return
+        if number == signal.SIGHUP:
+            self._run.stop("its terminal was closed (SIGHUP)", "interrupted", SIGHUP_EXIT)
             return
         self._interrupts += 1
         if self._interrupts == 1:

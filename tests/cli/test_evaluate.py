@@ -60,7 +60,7 @@ class Counting(dm_env.Environment):
 class FakePolicy:
     """Runs episodes one after the other, each environment its share."""
 
-    def run_episodes(self, environments, episodes):
+    def run_episodes(self, environments, episodes, max_steps):
         returns = []
         for i, environment in enumerate(environments):
             for _ in range(episodes // len(environments) + (i < episodes % len(environments))):

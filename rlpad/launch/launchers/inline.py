@@ -48,6 +48,7 @@ class InlineRun(Run):
         self._schedule = self._steps()
         self._running = False
         self._deadline = math.inf
+        self._steps_taken = dict.fromkeys(self._runtime.nodes, 0)
 
     def _wait(self, timeout: float | None) -> bool:
         if self._outcome is not None or self._running:
@@ -77,7 +78,7 @@ class InlineRun(Run):
         idle_since: float | None = None
         while not stop.is_set():
             progressed = False
-            for node in nodes:
+            for node in self._in_turn(nodes):
                 worker = node.built.worker if node.built is not None else None
                 more = worker is not None
                 while more:
@@ -106,6 +107,11 @@ class InlineRun(Run):
         node.state = "failed"
         self.fail(node.name, as_failure(node.name, error))
 
+    def _in_turn(self, nodes: list[LocalNode]) -> list[LocalNode]:
+        """Groups in the order of the program; in a group first whoever has stepped least, or one would do it all."""
+        groups = list(dict.fromkeys(node.node.group for node in nodes))
+        return sorted(nodes, key=lambda n: (groups.index(n.node.group), self._steps_taken[n.name], n.node.index))
+
     def _burst(self, node: LocalNode, worker: Any) -> tuple[bool, bool]:
         """Steps a worker until it can't, or until time is up; returns whether it stepped, and could step more."""
         stop, stepped = self._runtime.stop_event, False
@@ -118,6 +124,7 @@ class InlineRun(Run):
                         break
                     else:
                         stepped = True
+                        self._steps_taken[node.name] += 1
                         if time.monotonic() >= self._deadline:
                             return True, True
         except (Exception, SystemExit) as error:
