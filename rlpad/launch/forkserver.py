@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from multiprocessing.connection import Connection, wait
 
 from rlpad.launch import linux
@@ -100,7 +101,10 @@ class _ForkServer:
 
     def _fork(self, message: Spawn) -> int:
         parent = os.getpid()
-        pid = os.fork()
+        with warnings.catch_warnings():
+            # Python 3.12 counts threads in /proc/self/stat, and miscounts for a process with a space in its name.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
         if pid:
             return pid
         code = 1

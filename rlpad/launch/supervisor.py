@@ -42,6 +42,8 @@ from rlpad.launch.run import NodeStatus, Run
 CAUSE_SECONDS = 1.0
 #: Of the notice, the part that workers get; services get the rest.
 WORKERS_SHARE = 0.75
+#: Seconds that each of the two gets at least.
+LEAST_SECONDS = 0.75
 
 
 @dataclasses.dataclass
@@ -288,7 +290,9 @@ class Supervisor:
         self._hear_all()
         node.pid = None
         error = node.error
-        if error is None and (message.code != 0 or node.state not in ("finished", "stopping")):
+        # In a stop a node may end before all that it said of itself was heard.
+        ended_early = node.state != "finished" and not self._stop_asked.is_set()
+        if error is None and (message.code != 0 or ended_early):
             how = linux.describe_exit(message.code)
             if message.code == 0:
                 how += " before its work was done"
@@ -352,7 +356,8 @@ class Supervisor:
         started = time.monotonic()
         self._stop_asked.set()
         for works, share in ((True, WORKERS_SHARE), (False, 1.0)):
-            deadline = started + share * self._notice
+            # Workers that used up the notice don't take it from the services, which end quickly.
+            deadline = max(started + share * self._notice, time.monotonic() + LEAST_SECONDS)
             with self._lock:
                 chosen = [n for n in self.nodes.values() if (n.works is not False) == works]
             told: set[str] = set()
