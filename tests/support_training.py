@@ -92,7 +92,7 @@ def alive(pid):
         return False
 
 
-def gone(pids, seconds):
+def gone(pids, seconds=5.0):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if not any(alive(pid) for pid in pids):

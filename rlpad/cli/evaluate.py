@@ -17,10 +17,8 @@ import tyro
 
 from rlpad.cli.parse import parse
 from rlpad.errors import UserError, nearest
+from rlpad.experiment.config import EVALUATION_STEPS, EVALUATION_STREAMS
 from rlpad.types import NestedArray, NestedSpec
-
-#: Environments that are stepped side by side, with one policy call for all.
-MAX_STREAMS = 10
 
 #: Frames per second of a video, where the environment doesn't say.
 DEFAULT_FPS = 30.0
@@ -34,7 +32,7 @@ class EvaluateFlags:
     """Run directory, as given to or made by rlpad train."""
     episodes: int = 20
     """Episodes to run, up to ten side by side."""
-    max_steps: int = 27_000
+    max_steps: int = EVALUATION_STEPS
     """Steps after which an episode is cut."""
     snapshot: str = "best"
     """Which policy: best (at evaluation), latest, or the name of a folder under the run's checkpoints."""
@@ -92,7 +90,7 @@ def evaluate(flags: EvaluateFlags) -> dict[str, Any]:
     from rlpad.experiment.seeds import Seeds
 
     seeds = Seeds(flags.seed)
-    streams = min(MAX_STREAMS, flags.episodes)
+    streams = min(EVALUATION_STREAMS, flags.episodes)
     loaded = load_policy(flags.run, flags.snapshot, seed=seeds.integer("policy"), num_streams=streams)
     with contextlib.ExitStack() as stack:
         environments: list[dm_env.Environment] = []

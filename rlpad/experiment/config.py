@@ -12,6 +12,13 @@ from rlpad.types import EnvironmentFactory
 LauncherName = Literal["auto", "inline", "threads", "processes"]
 ReplayBackend = Literal["auto", "reverb", "embedded"]
 
+#: Whole numbers are int32 in compiled code.
+LARGEST = 2**31 - 1
+#: Environments that an evaluation steps side by side, with one policy call for all.
+EVALUATION_STREAMS = 10
+#: Steps after which an evaluation episode is cut, unless one asks for another limit.
+EVALUATION_STEPS = 27_000
+
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
@@ -27,7 +34,7 @@ class Schedule:
     """Episodes of each evaluation."""
     final_eval_episodes: int = 20
     """Fresh episodes on which the final and the best snapshot are evaluated at the end."""
-    eval_max_steps: int = 27_000
+    eval_max_steps: int = EVALUATION_STEPS
     """Steps after which an evaluation episode is cut; a greedy policy may never end one by itself."""
     log_every: int = 1_000
     """Learner steps between two rows of the learner's metrics."""
@@ -103,7 +110,7 @@ class Scale:
 
 def _at_least(config: Any, name: str, least: int) -> None:
     value = getattr(config, name)
-    if value > 2**31 - 1:
-        raise UserError(f"--{name.replace('_', '-')} must be at most {2**31 - 1}, got {value}")
+    if value > LARGEST:
+        raise UserError(f"--{name.replace('_', '-')} must be at most {LARGEST}, got {value}")
     if value < least:
         raise UserError(f"--{name.replace('_', '-')} must be at least {least}, got {value}")

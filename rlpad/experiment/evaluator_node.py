@@ -11,15 +11,13 @@ import numpy as np
 from rlpad import core
 from rlpad import launch as lp
 from rlpad.acting.actors import run_on_calling_thread
+from rlpad.experiment.config import EVALUATION_STREAMS
 from rlpad.experiment.coordinator import EvaluationResult, EvaluationTask
 from rlpad.experiment.policy import EvaluationPolicy
 from rlpad.experiment.seeds import Seeds
 from rlpad.experiment.setup import Setup
 from rlpad.tracking import make_logger
 from rlpad.tracking.snapshots import mark_best, read_snapshot
-
-#: Environments that an evaluator steps side by side, with one policy call for all.
-MAX_STREAMS = 10
 
 
 class EvaluatorWorker(core.Worker):
@@ -33,7 +31,7 @@ class EvaluatorWorker(core.Worker):
         self._setup = setup
         self._name = node.name
         self._coordinator = coordinator
-        streams = min(MAX_STREAMS, setup.config.eval_episodes)
+        streams = min(EVALUATION_STREAMS, setup.config.eval_episodes)
         self._environments = [
             setup.make_environment(seeds.integer("environment", i), evaluation=True) for i in range(streams)
         ]

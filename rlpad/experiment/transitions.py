@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rlpad import core
 from rlpad.errors import UserError
 from rlpad.experiment.builder import Builder, NetworksT
+from rlpad.experiment.config import LARGEST
 from rlpad.specs import EnvironmentSpec
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from rlpad.replay import ReplayClient, Sampler, Table
 
 TABLE = "replay"
-
-#: Whole numbers are int32 in compiled code.
-LARGEST = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 from rlpad.launch import context as context_lib
 from rlpad.launch import linux
-from rlpad.launch.context import Context, NodeInfo, entered
+from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, Context, NodeInfo, entered
 from rlpad.launch.errors import PeerGone, as_failure
 from rlpad.launch.messages import (
     AskStop,
@@ -39,8 +39,6 @@ from rlpad.launch.rpc.codec import dump_exception
 from rlpad.launch.worker import step_until_done
 
 HEARTBEAT_SECONDS = 1.0
-#: Seconds for which a call waits until a node is built or started again.
-BUILD_TIMEOUT_SECONDS = 600.0
 #: Environment variables that bound the threads of compute libraries.
 _THREAD_VARIABLES = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from rlpad.launch.errors import LaunchError
 
+#: Seconds for which a call waits until a node is built, or started again.
+BUILD_TIMEOUT_SECONDS = 600.0
 #: Seconds that handlers of a stop get before their node ends.
 STOP_HANDLER_SECONDS = 2.0
 

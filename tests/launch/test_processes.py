@@ -14,6 +14,7 @@ import pytest
 
 import rlpad.launch as lp
 from rlpad.launch.launchers.processes import ProcessesRun
+from tests.support_training import alive, gone
 
 TIMEOUT = 60
 
@@ -94,22 +95,6 @@ def write_and_end(path):
 
 def ask(service, path):
     Path(path).write_text(str(service.echo(41) + 1))
-
-
-def gone(pids, seconds=5.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not any(alive(pid) for pid in pids):
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def alive(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def launch(program, tmp_path, **options):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import tempfile
 import threading
 import weakref
@@ -14,16 +12,14 @@ from typing import Any
 
 from rlpad.errors import nearest
 from rlpad.launch import context as context_lib
-from rlpad.launch.context import Context, NodeInfo, entered
+from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, Context, NodeInfo, entered
 from rlpad.launch.errors import CallTimeout, LaunchError, PeerGone
 from rlpad.launch.launchers.pool import CallPool
 from rlpad.launch.nodes.base import Built, Node
 from rlpad.launch.program import Program, node_seed
 from rlpad.launch.rpc import codec
+from rlpad.launch.rpc.methods import is_served
 from rlpad.launch.run import Run
-
-#: Seconds that a call waits for a node that is still being built.
-BUILD_TIMEOUT_SECONDS = 600.0
 
 
 class LocalContext(Context):
@@ -200,15 +196,6 @@ class LocalNode:
         self._ready.set()
         self._pool.end(lambda: PeerGone(f"{self.name} has ended"))
         return True
-
-
-def is_served(service: object, name: str) -> bool:
-    """Whether other nodes can call something of a service by this name; no property is evaluated for that."""
-    if name == "__call__":
-        return callable(service)
-    static = inspect.getattr_static(service, name, None)
-    wrappers = (classmethod, staticmethod, functools.partialmethod, functools.singledispatchmethod)
-    return not name.startswith("_") and (isinstance(static, wrappers) or callable(static))
 
 
 def through_codec(value: Any, what: str) -> Any:

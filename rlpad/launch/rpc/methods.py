@@ -61,19 +61,20 @@ class Methods:
         return sorted(name for name in self._functions if name != LIST_METHODS)
 
 
+def is_served(target: object, name: str) -> bool:
+    """Whether something of an object can be called by this name; no property is evaluated for that."""
+    if name == "__call__":
+        return callable(target)
+    static = inspect.getattr_static(target, name, None)
+    # Properties and the like are no callables; what a callable descriptor gives is a bound method.
+    wrappers = (classmethod, staticmethod, functools.partialmethod, functools.singledispatchmethod)
+    return not name.startswith("_") and (isinstance(static, wrappers) or callable(static))
+
+
 def _public_callables(target: object) -> dict[str, Callable[..., Any]]:
     """Returns what of an object can be called, found without running any of its code."""
-    found = {}
-    wrappers = (classmethod, staticmethod, functools.partialmethod, functools.singledispatchmethod)
-    for name in dir(target):
-        if name.startswith("_"):
-            continue
-        static = inspect.getattr_static(target, name, None)
-        # Properties and the like are no callables; what a callable descriptor gives is a bound method.
-        if isinstance(static, wrappers) or callable(static):
-            value = getattr(target, name)
-            if callable(value):
-                found[name] = value
-    if callable(target):
+    found = {name: getattr(target, name) for name in dir(target) if name != "__call__" and is_served(target, name)}
+    found = {name: value for name, value in found.items() if callable(value)}
+    if is_served(target, "__call__"):
         found["__call__"] = target
     return found
