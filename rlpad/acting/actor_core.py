@@ -10,7 +10,7 @@ import jax
 
 from rlpad.types import NestedArray
 
-#: Whatever a policy carries from step to step: keys, schedules, recurrent state. Any pytree.
+#: Whatever a policy carries from step to step: keys, recurrent state. Any pytree.
 State = Any
 Params = Any
 
@@ -20,30 +20,23 @@ def _no_extras(state: State) -> NestedArray:
     return ()
 
 
-def _same_progress(state: State, actor_steps: int) -> State:
-    del actor_steps
-    return state
-
-
 @dataclasses.dataclass(frozen=True)
 class ActorCore:
     """A policy that acts for B streams at once (Acme's ActorCore, batched from the start).
 
     Attributes:
       init: `init(key, batch_size) -> state`.
-      select_action: `select_action(params, observation, state) -> (action, state)`; observation and action
-        have a leading axis [B]. Pure; it's compiled with `jax.jit`.
+      select_action: `select_action(params, observation, state, actor_steps) -> (action, state)`; observation
+        and action have a leading axis [B]; `actor_steps`, an int32 scalar, is how many steps all actors
+        together have taken, for schedules. Pure; it's compiled with `jax.jit`.
       get_extras: `get_extras(state) -> extras`, a nest with a leading axis [B] that is stored beside each
         step, read after acting.
-      set_progress: `set_progress(state, actor_steps) -> state`, called on the host with the steps that all
-        actors together have taken, for schedules. Must be cheap.
       variables: names of the variables that make up `params`, in order. A single name gives its nest itself.
     """
 
     init: Callable[[jax.Array, int], State]
-    select_action: Callable[[Params, NestedArray, State], tuple[NestedArray, State]]
+    select_action: Callable[[Params, NestedArray, State, jax.Array], tuple[NestedArray, State]]
     get_extras: Callable[[State], NestedArray] = _no_extras
-    set_progress: Callable[[State, int], State] = _same_progress
     variables: tuple[str, ...] = ("policy",)
 
     @property
@@ -65,7 +58,10 @@ def feed_forward_actor_core(
         del batch_size
         return key
 
-    def select_action(params: Params, observation: NestedArray, key: jax.Array) -> tuple[NestedArray, jax.Array]:
+    def select_action(
+        params: Params, observation: NestedArray, key: jax.Array, actor_steps: jax.Array
+    ) -> tuple[NestedArray, jax.Array]:
+        del actor_steps
         key, action_key = jax.random.split(key)
         return policy(params, action_key, observation), key
 

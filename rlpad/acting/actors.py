@@ -12,6 +12,7 @@ import tree
 
 from rlpad import core
 from rlpad.acting.actor_core import ActorCore
+from rlpad.acting.device import cpu_device, put_on_device
 from rlpad.acting.variable_client import VariableClient
 from rlpad.types import NestedArray, NestedSpec
 
@@ -63,11 +64,14 @@ class BatchedActor(core.VectorActor):
         self._select = jax.jit(actor_core.select_action)
         with jax.default_device(cpu_device()):
             self._state: Any = actor_core.init(key, self.num_streams)
+        self.set_progress(0)
         self._extras: list[NestedArray] = [()] * self.num_streams
 
     def select_actions(self, observations: Sequence[NestedArray]) -> Sequence[NestedArray]:
         """Returns one action per stream; see `core.VectorActor`."""
-        actions, self._state = self._select(self._client.params, stack_batch(observations), self._state)
+        actions, self._state = self._select(
+            self._client.params, stack_batch(observations), self._state, self._actor_steps
+        )
         if isinstance(self._action_dtypes, np.dtype):
             batch = np.asarray(actions).astype(self._action_dtypes, copy=False)
             selected = list(batch)
@@ -99,11 +103,14 @@ class BatchedActor(core.VectorActor):
 
     def set_progress(self, actor_steps: int) -> None:
         """Moves the policy's schedules on."""
-        self._state = self._core.set_progress(self._state, actor_steps)
+        self._actor_steps = put_on_device(np.int32(actor_steps), cpu_device())
 
     def ready(self) -> bool:
         """Whether replay would take one more step of every stream without waiting."""
-        return all(adder.ready() for adder in self._adders)
+        for adder in self._adders:  # plainly: `all` over a generator takes as long as a small adder's answer
+            if not adder.ready():
+                return False
+        return True
 
     def staleness(self) -> dict[str, float]:
         """Returns how old the parameters are; see `VariableClient.staleness`."""
@@ -152,17 +159,3 @@ class SingleStreamActor(core.VectorActor):
     def close(self) -> None:
         """Closes the actor."""
         self._actor.close()
-
-
-def run_on_calling_thread() -> None:
-    """Has JAX run what it computes on the CPU in the thread that calls it; must come before JAX's first computation.
-
-    By default it hands the work to another thread, which takes as long as a small policy itself (60 microseconds a
-    step instead of 30 for an MLP of 256-256). A learner with a process of its own wants that thread, an actor doesn't.
-    """
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
-
-
-def cpu_device() -> jax.Device:
-    """Returns the host's first CPU device."""
-    return jax.local_devices(backend="cpu")[0]

@@ -19,7 +19,7 @@ from rlpad.types import NestedArray
 
 #: Batched steps between two words to the policy on how far all actors have come: a new number costs the compiled policy
 #: as much as a tenth of its step, and schedules don't move within so few.
-PROGRESS_PERIOD = 16
+PROGRESS_PERIOD = 64
 
 
 class EnvironmentLoop(core.Worker):

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from rlpad.acting.device import put_on_device
 from rlpad.types import NestedArray, Variables
 
 
@@ -111,5 +112,5 @@ class VariableClient:
             return
         self._lag = variables.version - self._version if self._version >= 0 else 0
         self._version = variables.version
-        values = jax.device_put(list(variables.values), self._device)
+        values = put_on_device(list(variables.values), self._device)
         self._params = values[0] if len(self._names) == 1 else values

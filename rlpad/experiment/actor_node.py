@@ -6,7 +6,7 @@ from typing import Any
 
 from rlpad import core, replay
 from rlpad import launch as lp
-from rlpad.acting.actors import run_on_calling_thread
+from rlpad.acting.device import run_on_calling_thread
 from rlpad.acting.environment_loop import EnvironmentLoop
 from rlpad.acting.steps import LeasedSteps
 from rlpad.experiment.seeds import Seeds

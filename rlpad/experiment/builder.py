@@ -77,7 +77,8 @@ class Builder(abc.ABC, Generic[ConfigT, NetworksT]):
         num_streams: int = 1,
     ) -> core.VectorActor:
         """Returns an actor for `num_streams` environments; without adders it only acts."""
-        from rlpad.acting.actors import BatchedActor, cpu_device
+        from rlpad.acting.actors import BatchedActor
+        from rlpad.acting.device import cpu_device
         from rlpad.acting.variable_client import VariableClient
 
         client = VariableClient(

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlpad import core
 from rlpad import launch as lp
-from rlpad.acting.actors import run_on_calling_thread
+from rlpad.acting.device import run_on_calling_thread
 from rlpad.experiment.config import EVALUATION_STREAMS
 from rlpad.experiment.coordinator import EvaluationResult, EvaluationTask
 from rlpad.experiment.policy import EvaluationPolicy

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import dm_env
 import numpy as np
 
-from rlpad.acting.actors import BatchedActor, cpu_device
+from rlpad.acting.actors import BatchedActor
+from rlpad.acting.device import cpu_device
 from rlpad.acting.variable_client import VariableClient
 from rlpad.specs import EnvironmentSpec
 from rlpad.types import NestedArray, Variables

@@ -174,7 +174,7 @@ def run_experiment(
     backend = resolve_replay(replay_backend, launcher_name)
     path = Path(run_dir) if run_dir is not None else default_run_path(config.agent, config.env_name, config.seed)
     setup = prepare(config, scale, replay_backend=backend, run_dir=path, tensorboard=tensorboard, wandb=wandb)
-    from rlpad.acting.actors import run_on_calling_thread
+    from rlpad.acting.device import run_on_calling_thread
     from rlpad.experiment.program import make_program
 
     if launcher_name != "processes":

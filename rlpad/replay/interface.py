@@ -242,7 +242,7 @@ def is_leaf(value: NestedArray) -> bool:
     return isinstance(value, _LEAVES) or not tree.is_nested(value)
 
 
-def check_column(name: str, array: np.ndarray, example: np.ndarray) -> None:
+def check_column(name: str, array: np.ndarray | np.generic, example: np.ndarray) -> None:
     """Raises `ValueError` unless a column's new cell has the shape and dtype of its earlier ones."""
     if array.shape != example.shape or array.dtype != example.dtype:
         raise ValueError(
@@ -252,13 +252,13 @@ def check_column(name: str, array: np.ndarray, example: np.ndarray) -> None:
 
 
 class ItemChecks:
-    """Checks a writer's items against their tables' signatures, once for each set of columns."""
+    """Checks a writer's items against their tables' signatures, whenever a table gets other columns than before."""
 
     def __init__(self, client: ReplayClient):
         self._client = client
-        self._checked: set[tuple[str, tuple[str, ...]]] = set()
+        self._checked: dict[str, list[str]] = {}
 
-    def __call__(self, table: str, trajectory: NestedArray, examples: Mapping[str, np.ndarray]) -> tuple[Cell, ...]:
+    def __call__(self, table: str, trajectory: NestedArray, examples: Mapping[str, np.ndarray]) -> list[Cell]:
         """Returns an item's cells in the order of the signature's leaves.
 
         Args:
@@ -270,13 +270,13 @@ class ItemChecks:
           KeyError: there is no such table.
           ValueError: structure, shapes or dtypes don't match the signature.
         """
-        known = self._client.table(table)
-        cells = tuple(tree.flatten(trajectory))
-        columns = tuple([cell.column for cell in cells])
-        if (table, columns) not in self._checked:
+        cells = tree.flatten(trajectory)
+        columns = [cell.column for cell in cells]
+        if self._checked.get(table) != columns:
+            known = self._client.table(table)
             _check_structure(known, trajectory)
             _check_leaves(known, [examples[name] for name in columns])
-            self._checked.add((table, columns))
+            self._checked[table] = columns
         return cells
 
 

@@ -139,7 +139,7 @@ def test_one_policy_call_acts_for_all_streams():
 
 
 def test_extras_of_each_stream_go_to_its_adder():
-    def select_action(params, observation, state):
+    def select_action(params, observation, state, actor_steps):
         return observation.argmax(-1), {"count": state["count"] + 1, "top": observation.max(-1)}
 
     actor_core = ActorCore(
@@ -169,15 +169,15 @@ def test_the_number_of_adders_must_match():
 
 
 def test_progress_reaches_the_schedule():
-    seen = []
     actor_core = ActorCore(
-        init=lambda key, batch: 0,
-        select_action=lambda params, observation, state: (observation.argmax(-1), state),
-        set_progress=lambda state, actor_steps: seen.append(actor_steps) or actor_steps,
+        init=lambda key, batch: (),
+        select_action=lambda params, observation, state, actor_steps: (0 * observation[:, 0] + actor_steps, state),
     )
     actor, _ = make_actor(actor_core)
+    observations = [np.zeros(2), np.zeros(2)]
+    assert list(actor.select_actions(observations)) == [0, 0]
     actor.set_progress(123)
-    assert seen == [123]
+    assert list(actor.select_actions(observations)) == [123, 123]
 
 
 def test_vectorized_policy_gives_each_stream_its_own_key():

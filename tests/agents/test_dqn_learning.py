@@ -208,7 +208,8 @@ def test_epsilon_schedule_without_decay_is_at_its_end():
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_epsilon_greedy_frequencies(epsilon):
     values = jnp.tile(jnp.array([0.0, 5.0, 1.0, 2.0]), (40_000, 1))
-    actions = np.asarray(networks.epsilon_greedy(jax.random.PRNGKey(0), values, epsilon))
+    _, uniform = networks.draw_uniform(jax.random.PRNGKey(0), len(values))
+    actions = np.asarray(networks.epsilon_greedy(uniform, values, epsilon))
     frequencies = np.bincount(actions, minlength=4) / len(actions)
     expected = np.full(4, epsilon / 4) + np.array([0, 1 - epsilon, 0, 0])
     np.testing.assert_allclose(frequencies, expected, atol=0.01)
@@ -223,10 +224,11 @@ def test_policy_follows_the_schedule_and_evaluates_greedily():
     policy = networks.make_policy(nets, config)
     state = policy.init(jax.random.PRNGKey(0), 2000)
     for steps, agreement in ((0, 1 / 3), (50, 0.5 + 0.5 / 3), (100, 1.0)):
-        actions, _ = policy.select_action(params, observation, policy.set_progress(state, steps))
+        actions, _ = policy.select_action(params, observation, state, jnp.int32(steps))
         assert np.mean(actions == greedy) == pytest.approx(agreement, abs=0.04)
     evaluation = networks.make_policy(nets, config, evaluation=True)
-    actions, _ = evaluation.select_action(params, observation, evaluation.init(jax.random.PRNGKey(0), 2000))
+    state = evaluation.init(jax.random.PRNGKey(0), 2000)
+    actions, _ = evaluation.select_action(params, observation, state, jnp.int32(0))
     np.testing.assert_array_equal(actions, greedy)
 
 

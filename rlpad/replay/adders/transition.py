@@ -21,11 +21,13 @@ PriorityFn = Callable[[Transition], float]
 
 
 class _Step(NamedTuple):
-    """One step of the window: its cells, and what priority functions want to see of it."""
+    """One step of the window: its cells, its numbers, and what priority functions want to see of it."""
 
     observation: NestedArray
     action: NestedArray
     extras: NestedArray
+    reward: NestedArray
+    discount: NestedArray
     values: tuple[NestedArray, ...]
 
 
@@ -81,8 +83,6 @@ class NStepTransitionAdder(core.Adder):
         # Between a transition's first step and its item lie its window and the shorter windows of an end.
         self._writer: Writer = client.writer(num_keep_alive=2 * n_step + 2)
         self._window: deque[_Step] = deque()
-        self._rewards: deque[NestedArray] = deque()
-        self._discounts: deque[NestedArray] = deque()
         self._needs_values = any(priority_fn is not None for priority_fn in priority_fns.values())
         self._observation: NestedArray = None
         self._last_value: NestedArray = None
@@ -118,15 +118,15 @@ class NStepTransitionAdder(core.Adder):
         if not timestep.first():
             raise ValueError(f"add_first needs a timestep of type FIRST, got {timestep.step_type!r}")
         self.reset()
-        self._observe(timestep.observation, {})
+        self._observe({"observation": timestep.observation})
         self._started = True
 
-    def _observe(self, observation: NestedArray, columns: dict[str, NestedArray]) -> dict[str, NestedArray]:
-        cells = self._writer.append({"observation": observation, **columns})
+    def _observe(self, columns: dict[str, NestedArray]) -> dict[str, NestedArray]:
+        cells = self._writer.append(columns)
         self._observation = cells["observation"]
         if self._needs_values:
             # A copy: environments may use the same array for every observation.
-            self._last_value = tree.map_structure(np.array, observation)
+            self._last_value = tree.map_structure(np.array, columns["observation"])
         return cells
 
     def add(self, action: NestedArray, next_timestep: dm_env.TimeStep, extras: NestedArray = ()) -> None:
@@ -138,33 +138,36 @@ class NStepTransitionAdder(core.Adder):
         if not self._started:
             raise ValueError("add was called before add_first")
         observation, value = self._observation, self._last_value
-        reward, discount = _broadcast_structures(_as_float64(next_timestep.reward), _as_float64(next_timestep.discount))
+        reward, discount = _as_float64(next_timestep.reward), _as_float64(next_timestep.discount)
+        if not (type(reward) is type(discount) is float):
+            reward, discount = _broadcast_structures(reward, discount)
         # The window reaches up to the new step; its return goes into the same row as the step.
-        returns = self._returns([*self._rewards, reward], [*self._discounts, discount])
-        columns: dict[str, NestedArray] = {"action": action, "reward": returns[0], "discount": returns[1]}
+        window = self._window
+        returns = self._returns(
+            [step.reward for step in window] + [reward], [step.discount for step in window] + [discount]
+        )
+        columns = {
+            "observation": next_timestep.observation,
+            "action": action,
+            "reward": returns[0],
+            "discount": returns[1],
+        }
         if _has_leaves(extras):
             columns["extras"] = extras
-        cells = self._observe(next_timestep.observation, columns)
+        cells = self._observe(columns)
         values = ()
         if self._needs_values:
             values = (value, *tree.map_structure(np.array, (action, extras)))
-        self._window.append(_Step(observation, cells["action"], cells.get("extras", extras), values))
-        self._rewards.append(reward)
-        self._discounts.append(discount)
+        window.append(_Step(observation, cells["action"], cells.get("extras", extras), reward, discount, values))
         self._write(cells, returns)
         if next_timestep.last():
-            while len(self._window) > 1:
-                self._drop_first()
-                returns = self._returns(list(self._rewards), list(self._discounts))
+            while len(window) > 1:
+                window.popleft()
+                returns = self._returns([step.reward for step in window], [step.discount for step in window])
                 self._write(self._writer.append({"reward": returns[0], "discount": returns[1]}), returns)
             self.reset()
-        elif len(self._window) == self._n_step:
-            self._drop_first()
-
-    def _drop_first(self) -> None:
-        self._window.popleft()
-        self._rewards.popleft()
-        self._discounts.popleft()
+        elif len(window) == self._n_step:
+            window.popleft()
 
     def _returns(self, rewards: list[NestedArray], discounts: list[NestedArray]) -> tuple[NestedArray, NestedArray]:
         """Returns and discounts of a window, of the shape that both have when broadcast."""
@@ -207,8 +210,6 @@ class NStepTransitionAdder(core.Adder):
     def reset(self) -> None:
         """Forgets the unfinished episode; what was written stays."""
         self._window.clear()
-        self._rewards.clear()
-        self._discounts.clear()
         self._started = False
 
     def flush(self) -> bool:
@@ -222,6 +223,8 @@ class NStepTransitionAdder(core.Adder):
 
 def _as_float64(nest: NestedArray) -> NestedArray:
     """Copies rewards or discounts as float64; numbers become Python's, which are the fastest."""
+    if isinstance(nest, (float, np.floating)):
+        return float(nest)
     if not is_leaf(nest):
         return tree.map_structure(_as_float64, nest)
     return float(nest) if np.ndim(nest) == 0 else np.array(nest, np.float64)
@@ -237,6 +240,8 @@ def _broadcast_structures(rewards: NestedArray, discounts: NestedArray) -> tuple
 
 
 def _has_leaves(nest: NestedArray) -> bool:
+    if isinstance(nest, tuple) and not nest:
+        return False  # what policies without extras give, at every step
     return is_leaf(nest) or bool(tree.flatten(nest))
 
 

@@ -19,11 +19,13 @@ from rlpad.replay.tables import Table
 from rlpad.types import NestedArray
 
 #: Items that a writer gathers before it sends them.
-WRITE_BATCH = 32
+WRITE_BATCH = 64
 #: Seconds that a served sampler lets the service wait for a batch, per call.
 LONG_POLL_SECONDS = 0.25
 #: Seconds after which `next` on a sampler gives up.
 SAMPLE_TIMEOUT_SECONDS = 600.0
+
+_ARRAYS = (np.ndarray, np.generic)
 
 
 class EmbeddedClient(interface.ReplayClient):
@@ -77,16 +79,19 @@ class EmbeddedWriter(interface.Writer):
         self._id = uuid.uuid4().hex
         self._keep = num_keep_alive
         self._columns: dict[str, _PendingColumn] = {}
-        self._items: dict[str, list[tuple[tuple[Cell, ...], float]]] = {}
+        self._items: dict[str, list[tuple[list[Cell], float]]] = {}
         self._examples: dict[str, np.ndarray] = {}
         self._checks = interface.ItemChecks(client)
         self._num_pending = 0
 
     def append(self, step: dict[str, NestedArray]) -> dict[str, NestedArray]:
         """Keeps copies of a step's arrays; see `interface.Writer`."""
+        columns = self._columns
         cells: dict[str, NestedArray] = {}
         for name, value in step.items():
-            if interface.is_leaf(value):
+            if isinstance(value, _ARRAYS) and name in columns:  # at almost every step of almost every agent
+                cells[name] = columns[name].append(value)
+            elif interface.is_leaf(value):
                 cells[name] = self._append(name, value)
             else:
                 leaves = [self._append(f"{name}/{i}", leaf) for i, leaf in enumerate(tree.flatten(value))]
@@ -94,16 +99,11 @@ class EmbeddedWriter(interface.Writer):
         return cells
 
     def _append(self, name: str, value: Any) -> Cell:
-        # A copy: environments may use the same array for every observation.
-        array = np.array(value)
-        column = self._columns.get(name)
-        if column is None:
-            column = self._columns[name] = _PendingColumn(array)
-            self._examples[name] = column.example
-        interface.check_column(name, array, column.example)
-        column.values.append(array)
-        column.next += 1
-        return Cell(name, column.next - 1)
+        array = np.asarray(value)
+        if name not in self._columns:
+            self._columns[name] = _PendingColumn(name, array)
+            self._examples[name] = self._columns[name].example
+        return self._columns[name].append(array)
 
     def create_item(self, table: str, trajectory: NestedArray, priority: float | None = None) -> None:
         """Keeps an item for the next write; see `interface.Writer`."""
@@ -118,9 +118,10 @@ class EmbeddedWriter(interface.Writer):
 
     def ready(self, count: int = 1) -> bool:
         """Whether `count` more items fit into what may wait here."""
-        if self._num_pending + count > max(WRITE_BATCH, count):
+        limit = max(WRITE_BATCH, count)
+        if self._num_pending + count > limit:
             self.flush()
-        return self._num_pending + count <= max(WRITE_BATCH, count)
+        return self._num_pending + count <= limit
 
     def flush(self) -> bool:
         """Sends as many pending items as are let in."""
@@ -133,12 +134,14 @@ class EmbeddedWriter(interface.Writer):
             self._items = rest
             self._num_pending = sum(len(items) for items in rest.values())
             for column in self._columns.values():
-                column.sent()
+                column.pending = 0
         return True
 
     def _batch(self, sent: dict[str, list], rest: dict[str, list]) -> WriteBatch:
         steps = {
-            name: (column.first, np.array(column.values)) for name, column in self._columns.items() if column.values
+            name: (column.next - column.pending, column.values[: column.pending])
+            for name, column in self._columns.items()
+            if column.pending
         }
         keep_from = {name: column.next - self._keep for name, column in self._columns.items()}
         for waiting in rest.values():
@@ -161,17 +164,24 @@ class EmbeddedWriter(interface.Writer):
 
 
 class _PendingColumn:
-    """Cells of one column that haven't been sent."""
+    """The cells of one column that haven't been sent: the first `pending` rows of `values`."""
 
-    def __init__(self, example: np.ndarray):
+    def __init__(self, name: str, example: np.ndarray):
+        self.name = name
         self.example = np.empty(example.shape, example.dtype)
-        self.values: list[np.ndarray] = []
-        self.first = 0
+        self.values = np.empty((WRITE_BATCH, *example.shape), example.dtype)
+        self.pending = 0
         self.next = 0
 
-    def sent(self) -> None:
-        self.values = []
-        self.first = self.next
+    def append(self, value: np.ndarray | np.generic) -> Cell:
+        """Copies a value, as environments may use one array for every observation."""
+        interface.check_column(self.name, value, self.example)
+        if self.pending == len(self.values):
+            self.values = np.concatenate([self.values, np.empty_like(self.values)])
+        self.values[self.pending] = value
+        self.pending += 1
+        self.next += 1
+        return Cell(self.name, self.next - 1)
 
 
 class DirectSampler(interface.Sampler):

@@ -49,14 +49,19 @@ class _Window:
         self.first = 0
         self.slots = np.empty(0, np.int64)
 
-    def find(self, sequences: np.ndarray) -> np.ndarray:
-        places = sequences - self.first
-        if len(places) and (places.min() < 0 or places.max() >= len(self.slots)):
-            raise ValueError(
-                f"items refer to cells {sequences.min()} to {sequences.max()}, "
-                f"only {self.first} to {self.first + len(self.slots) - 1} are kept"
-            )
-        return self.slots[places]
+
+def _find(windows: list[_Window], sequences: np.ndarray) -> np.ndarray:
+    """Returns the slots of cells, int64 [items, leaves] like their sequence numbers; a window for each leaf."""
+    places = sequences - np.array([window.first for window in windows])
+    lost = (places < 0) | (places >= [len(window.slots) for window in windows])
+    if lost.any():
+        leaf = int(lost.any(axis=0).argmax())
+        window = windows[leaf]
+        raise ValueError(
+            f"items refer to cells {sequences[:, leaf].min()} to {sequences[:, leaf].max()}, "
+            f"only {window.first} to {window.first + len(window.slots) - 1} are kept"
+        )
+    return np.stack([window.slots[places[:, leaf]] for leaf, window in enumerate(windows)], axis=1)
 
 
 class ReplayService:
@@ -97,9 +102,9 @@ class ReplayService:
             for name, (first, values) in batch.steps.items():
                 self._store(windows.setdefault(name, _Window()), name, first, values)
             for table, items in batch.items.items():
-                slots = [windows[name].find(items.sequences[:, i]) for i, name in enumerate(items.columns)]
+                slots = _find([windows[name] for name in items.columns], items.sequences)
                 columns = [self._columns[name] for name in items.columns]
-                self._tables[table].insert(items.columns, columns, np.stack(slots, axis=1), items.priorities)
+                self._tables[table].insert(items.columns, columns, slots, items.priorities)
             for name, first in batch.keep_from.items():
                 self._trim(windows[name], name, first)
             self._changed.notify_all()
