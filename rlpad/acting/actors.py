@@ -107,10 +107,7 @@ class BatchedActor(core.VectorActor):
 
     def ready(self) -> bool:
         """Whether replay would take one more step of every stream without waiting."""
-        for adder in self._adders:  # plainly: `all` over a generator takes as long as a small adder's answer
-            if not adder.ready():
-                return False
-        return True
+        return all(adder.ready() for adder in self._adders)
 
     def staleness(self) -> dict[str, float]:
         """Returns how old the parameters are; see `VariableClient.staleness`."""
