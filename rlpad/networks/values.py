@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import haiku as hk
 import jax
 
+from rlpad.networks.linear import MLP
 from rlpad.networks.torsos import NatureTorso, flatten_observation
 from rlpad.types import NestedArray
 
@@ -21,8 +22,8 @@ class DuellingHead(hk.Module):
 
     def __call__(self, features: jax.Array) -> jax.Array:
         """Maps features [B, D] to action values [B, A]."""
-        value = hk.nets.MLP((*self._hidden_sizes, 1), name="value")(features)
-        advantage = hk.nets.MLP((*self._hidden_sizes, self._num_actions), name="advantage")(features)
+        value = MLP((*self._hidden_sizes, 1), name="value")(features)
+        advantage = MLP((*self._hidden_sizes, self._num_actions), name="advantage")(features)
         return value + advantage - advantage.mean(axis=-1, keepdims=True)
 
 
@@ -52,5 +53,5 @@ class QNetwork(hk.Module):
         """Maps observations with a leading batch axis to action values, float32 [B, A]."""
         features = NatureTorso()(observation) if self._torso == "nature" else flatten_observation(observation)
         if not self._duelling:
-            return hk.nets.MLP((*self._hidden_sizes, self._num_actions))(features)
+            return MLP((*self._hidden_sizes, self._num_actions))(features)
         return DuellingHead(self._num_actions, self._hidden_sizes)(features)
