@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rlpad import launch as lp
 from rlpad.acting.steps import Lease
-from rlpad.tracking import make_logger
+from rlpad.tracking import Counter, make_logger
 
 EvaluationKind = Literal["periodic", "final", "best"]
 
@@ -82,7 +82,8 @@ class Coordinator:
             "best": final_eval_episodes,
         }
         self._lock = threading.RLock()
-        self._counts: dict[str, int] = {"actor_steps": 0, "learner_steps": 0, "episodes": 0}
+        self._counter = Counter()
+        self._counter.increment(actor_steps=0, learner_steps=0, episodes=0)
         self._leases: dict[str, int] = {}
         self._gauges: dict[str, dict[str, Any]] = {}
         self._queue: deque[EvaluationTask] = deque()
@@ -104,25 +105,20 @@ class Coordinator:
           whether the goal is reached.
         """
         with self._lock:
-            self._counts["actor_steps"] += used
+            total = self._counter.increment(actor_steps=used)["actor_steps"]
             self._leases.pop(worker, None)
-            total = self._counts["actor_steps"]
             granted = max(0, min(want, self._goal - total - sum(self._leases.values())))
             if granted:
                 self._leases[worker] = granted
             return Lease(granted, total, total >= self._goal)
 
     def increment(self, **counts: int) -> dict[str, int]:
-        """Adds to counts and returns all of them."""
-        with self._lock:
-            for name, value in counts.items():
-                self._counts[name] = self._counts.get(name, 0) + value
-            return dict(self._counts)
+        """Adds to counts and returns all of them; see `Counter.increment`."""
+        return self._counter.increment(**counts)
 
     def get_counts(self) -> dict[str, int]:
         """Returns all counts."""
-        with self._lock:
-            return dict(self._counts)
+        return self._counter.get_counts()
 
     def report(self, worker: str, gauges: Mapping[str, Any]) -> None:
         """Keeps a worker's newest gauges (replay size, losses, what it waits on) for whoever watches."""
@@ -195,7 +191,7 @@ class Coordinator:
             last = next((r for r in reversed(self._results) if r.task.kind == "periodic"), None)
             of_kind = {r.task.kind: r for r in self._results}
             return {
-                "counts": dict(self._counts),
+                "counts": self._counter.get_counts(),
                 "gauges": {worker: dict(gauges) for worker, gauges in self._gauges.items()},
                 "acting": bool(self._acting),
                 "learning": self._learning,
@@ -208,6 +204,5 @@ class Coordinator:
 
     def close(self) -> None:
         """Writes the last counts, for whoever reads the run directory afterwards."""
-        with self._lock:
-            self._logger.write(dict(self._counts))
+        self._logger.write(self._counter.get_counts())
         self._logger.close()

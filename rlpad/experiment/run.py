@@ -18,6 +18,7 @@ from rlpad.registry import make_builder
 from rlpad.tracking.run_directory import RunDirectory, default_run_path
 
 if TYPE_CHECKING:
+    from rlpad.experiment.program import ExperimentProgram
     from rlpad.experiment.setup import Setup
 
 #: Seconds between two looks at a run.
@@ -193,31 +194,7 @@ def run_experiment(
     )
     if on_start is not None:
         on_start(directory, setup, launcher_name)
-    watched = _Watched(directory, watch)
-    run: lp.Run | None = None
-    try:
-        run = lp.launch(
-            built.program,
-            launcher=launcher_name,
-            run_dir=str(directory.path),
-            seed=config.seed,
-            preload=built.preload,
-        )
-        try:
-            watched.follow(run, built.coordinator)
-        finally:
-            run.kill()
-    except BaseException as error:
-        outcome = run.outcome if run is not None else None
-        if outcome is None:
-            watched.record(status="failed", reason=f"{type(error).__name__}: {error}".splitlines()[0])
-        else:
-            watched.record(status=outcome.status, reason=outcome.reason)
-        raise
-    outcome = run.outcome
-    assert outcome is not None
-    watched.record(status=outcome.status, reason=outcome.reason)
-    return watched.result(outcome)
+    return _Watched(directory, watch).run_program(built, launcher_name, config.seed)
 
 
 class _Watched:
@@ -229,7 +206,34 @@ class _Watched:
         self._progress: dict[str, Any] = {"counts": {"actor_steps": 0, "learner_steps": 0}}
         self._restarts = 0
 
-    def follow(self, run: lp.Run, coordinator: lp.Handle) -> None:
+    def run_program(self, built: ExperimentProgram, launcher: str, seed: int) -> RunResult:
+        """Launches the program, follows it to its end, and records how it ended, whatever happens."""
+        run: lp.Run | None = None
+        try:
+            run = lp.launch(
+                built.program,
+                launcher=launcher,
+                run_dir=str(self._directory.path),
+                seed=seed,
+                preload=built.preload,
+            )
+            try:
+                self._follow(run, built.coordinator)
+            finally:
+                run.kill()
+        except BaseException as error:
+            outcome = run.outcome if run is not None else None
+            if outcome is None:
+                self._record(status="failed", reason=f"{type(error).__name__}: {error}".splitlines()[0])
+            else:
+                self._record(status=outcome.status, reason=outcome.reason)
+            raise
+        outcome = run.outcome
+        assert outcome is not None
+        self._record(status=outcome.status, reason=outcome.reason)
+        return self._result(outcome)
+
+    def _follow(self, run: lp.Run, coordinator: lp.Handle) -> None:
         client = run.client(coordinator)
         written = 0.0
         while True:
@@ -239,7 +243,7 @@ class _Watched:
                 return
             if time.monotonic() - written >= 1.0:
                 written = time.monotonic()
-                self.record(status="running", reason="")
+                self._record(status="running", reason="")
 
     def _look(self, run: lp.Run, client: Any) -> None:
         nodes = run.status()
@@ -251,13 +255,13 @@ class _Watched:
         if self._watch is not None:
             self._watch(self._progress, nodes)
 
-    def counts(self) -> dict[str, int]:
+    def _counts(self) -> dict[str, int]:
         """The counts that the coordinator left at its end, or the last that were seen."""
         left = self._directory.read_metrics("counter")
         return left[-1] if left else self._progress["counts"]
 
-    def record(self, *, status: str, reason: str) -> None:
-        counts = self.counts()
+    def _record(self, *, status: str, reason: str) -> None:
+        counts = self._counts()
         self._directory.update(
             status=status,
             reason=reason,
@@ -266,13 +270,13 @@ class _Watched:
             restarts=self._restarts,
         )
 
-    def result(self, outcome: lp.Outcome) -> RunResult:
+    def _result(self, outcome: lp.Outcome) -> RunResult:
         rows = {
             row["kind"]: row
             for path in sorted((self._directory.path / "metrics").glob("evaluator*.jsonl"))
             for row in self._directory.read_metrics(path.stem)
         }
-        counts = self.counts()
+        counts = self._counts()
         return RunResult(
             run_dir=self._directory.path,
             status=outcome.status,

@@ -10,13 +10,11 @@ from typing import Any
 
 from rlpad.launch.context import entered
 from rlpad.launch.errors import StalledError, as_failure
-from rlpad.launch.handles import Handle
-from rlpad.launch.launchers.local import DirectClient, LocalNode, LocalRuntime
+from rlpad.launch.launchers.local import LocalNode, LocalRun
 from rlpad.launch.program import Program
-from rlpad.launch.run import NodeStatus, Run, SignalHandlers
 
 
-class InlineRun(Run):
+class InlineRun(LocalRun):
     """Runs the program inside of `wait`, one step of one worker after another.
 
     Each worker steps until it can't, then the next one in the order of the program. If none of them can, and
@@ -32,23 +30,14 @@ class InlineRun(Run):
         handle_signals: bool,
         test_serialization: bool,
     ):
-        super().__init__()
-        self._runtime = LocalRuntime(
-            program,
-            self,
-            run_dir=run_dir,
-            seed=seed,
-            single_threaded=True,
-            test_serialization=test_serialization,
+        super().__init__(
+            program, run_dir=run_dir, seed=seed, single_threaded=True, test_serialization=test_serialization
         )
-        self._runtime.start()
-        self._signals = SignalHandlers(self)
-        if handle_signals:
-            self._signals.install()
         self._schedule = self._steps()
         self._running = False
         self._deadline = math.inf
         self._steps_taken = dict.fromkeys(self._runtime.nodes, 0)
+        self._start(handle_signals)
 
     def _wait(self, timeout: float | None) -> bool:
         if self._outcome is not None or self._running:
@@ -152,9 +141,6 @@ class InlineRun(Run):
         self._runtime.end()
         self.ended()
 
-    def _begin_stop(self) -> None:
-        self._runtime.stop_event.set()
-
     def kill(self) -> None:
         """Ends the program; what runs inside of `wait` can only be asked to."""
         if self._outcome is not None:
@@ -164,11 +150,3 @@ class InlineRun(Run):
             with contextlib.suppress(Exception):
                 self._schedule.close()  # type: ignore[attr-defined]
             self._finish()
-
-    def status(self) -> dict[str, NodeStatus]:
-        """Returns where every node stands."""
-        return {name: NodeStatus(node.state) for name, node in self._runtime.nodes.items()}
-
-    def client(self, handle: Handle) -> DirectClient:
-        """Returns a client of a node."""
-        return DirectClient(self._runtime.nodes[handle.name])

@@ -14,12 +14,13 @@ from rlpad.errors import nearest
 from rlpad.launch import context as context_lib
 from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, Context, NodeInfo, entered
 from rlpad.launch.errors import CallTimeout, LaunchError, PeerGone
+from rlpad.launch.handles import Handle
 from rlpad.launch.launchers.pool import CallPool
 from rlpad.launch.nodes.base import Built, Node
 from rlpad.launch.program import Program, node_seed
 from rlpad.launch.rpc import codec
 from rlpad.launch.rpc.methods import is_served
-from rlpad.launch.run import Run
+from rlpad.launch.run import NodeStatus, Run, SignalHandlers
 
 
 class LocalContext(Context):
@@ -267,6 +268,47 @@ class LocalRuntime:
         if self._scratch is not None:
             self._scratch.cleanup()
         context_lib.remove_live(self._context)
+
+
+class LocalRun(Run):
+    """A program whose nodes are all in this process."""
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        run_dir: str | None,
+        seed: int,
+        single_threaded: bool,
+        test_serialization: bool,
+    ):
+        super().__init__()
+        self._runtime = LocalRuntime(
+            program,
+            self,
+            run_dir=run_dir,
+            seed=seed,
+            single_threaded=single_threaded,
+            test_serialization=test_serialization,
+        )
+        self._signals = SignalHandlers(self)
+
+    def _start(self, handle_signals: bool) -> None:
+        """Lets signals and nodes in, once everything is there that they may call for."""
+        if handle_signals:
+            self._signals.install()
+        self._runtime.start()
+
+    def _begin_stop(self) -> None:
+        self._runtime.stop_event.set()
+
+    def status(self) -> dict[str, NodeStatus]:
+        """Returns where every node stands."""
+        return {name: NodeStatus(node.state) for name, node in self._runtime.nodes.items()}
+
+    def client(self, handle: Handle) -> DirectClient:
+        """Returns a client of a node."""
+        return DirectClient(self._runtime.nodes[handle.name])
 
 
 def node_info_of(program: Program, node: Node, run_dir: str | None, seed: int, epoch: int = 1) -> NodeInfo:

@@ -7,17 +7,15 @@ import time
 
 from rlpad.launch.context import entered
 from rlpad.launch.errors import PeerGone, as_failure
-from rlpad.launch.handles import Handle
-from rlpad.launch.launchers.local import DirectClient, LocalNode, LocalRuntime
+from rlpad.launch.launchers.local import LocalNode, LocalRun
 from rlpad.launch.program import Program
-from rlpad.launch.run import NodeStatus, Run, SignalHandlers
 from rlpad.launch.worker import step_until_done
 
 # A node can still close when others have used up all the time there was to stop.
 _MIN_CLOSE_SECONDS = 1.0
 
 
-class ThreadsRun(Run):
+class ThreadsRun(LocalRun):
     """Runs every node in a thread of its own.
 
     A node that fails ends the program whatever its group says: an object that raised can't be trusted to be
@@ -35,16 +33,10 @@ class ThreadsRun(Run):
         stop_notice_s: float,
         test_serialization: bool,
     ):
-        super().__init__()
-        self._notice = stop_notice_s
-        self._runtime = LocalRuntime(
-            program,
-            self,
-            run_dir=run_dir,
-            seed=seed,
-            single_threaded=False,
-            test_serialization=test_serialization,
+        super().__init__(
+            program, run_dir=run_dir, seed=seed, single_threaded=False, test_serialization=test_serialization
         )
+        self._notice = stop_notice_s
         self._done = threading.Event()
         self._working = {
             name: threading.Thread(target=self._run_node, args=(node,), name=f"rlpad-{name}", daemon=True)
@@ -53,10 +45,7 @@ class ThreadsRun(Run):
         self._work_left = set(self._runtime.nodes)
         self._lock = threading.Lock()
         self._gone_late: dict[str, PeerGone] = {}
-        self._signals = SignalHandlers(self)
-        if handle_signals:
-            self._signals.install()
-        self._runtime.start()
+        self._start(handle_signals)
         for thread in self._working.values():
             thread.start()
         self._supervisor = threading.Thread(target=self._supervise, name="rlpad-supervisor", daemon=True)
@@ -118,9 +107,6 @@ class ThreadsRun(Run):
         except BaseException as error:
             self.fail_late(node.name, as_failure(node.name, error))
 
-    def _begin_stop(self) -> None:
-        self._runtime.stop_event.set()
-
     def _wait(self, timeout: float | None) -> bool:
         ended = self._done.wait(timeout)
         if ended:
@@ -133,11 +119,3 @@ class ThreadsRun(Run):
             self.stop()
             self._done.wait(self._notice + 5.0)
         self._signals.restore()
-
-    def status(self) -> dict[str, NodeStatus]:
-        """Returns where every node stands."""
-        return {name: NodeStatus(node.state) for name, node in self._runtime.nodes.items()}
-
-    def client(self, handle: Handle) -> DirectClient:
-        """Returns a client of a node."""
-        return DirectClient(self._runtime.nodes[handle.name])
