@@ -3,6 +3,7 @@
 Knows nothing of reinforcement learning, and needs neither JAX nor NumPy.
 """
 
+from rlpad.launch.batching import batched_handler
 from rlpad.launch.context import (
     NodeInfo,
     node_info,
@@ -55,6 +56,7 @@ __all__ = [
     "Run",
     "StalledError",
     "Stop",
+    "batched_handler",
     "launch",
     "node_info",
     "register_stop_handler",

@@ -50,9 +50,11 @@ class Context(abc.ABC):
       stop_event: set when the program stops.
       several_nodes: whether it stands for a program with several nodes in this process, and so for none
         of them in particular.
+      single_threaded: whether one thread runs all nodes, so that no two calls come at the same time.
     """
 
     several_nodes = False
+    single_threaded = False
 
     def __init__(self, info: NodeInfo, stop_event: threading.Event):
         self.info = info
@@ -145,6 +147,12 @@ def current() -> Context:
         else f"this thread belongs to no node, and {number} programs run here; "
         "use the Run that launch returned, or register what you need in the node's own thread"
     )
+
+
+def single_threaded() -> bool:
+    """Whether this thread's node shares its thread with all others; outside of nodes it doesn't."""
+    context = _current.get()
+    return context is not None and context.single_threaded
 
 
 def node_info() -> NodeInfo:

@@ -29,6 +29,7 @@ class LocalContext(Context):
     def __init__(self, info: NodeInfo, runtime: LocalRuntime):
         super().__init__(info, runtime.stop_event)
         self._runtime = runtime
+        self.single_threaded = runtime.single_threaded
 
     def connect(self, name: str) -> DirectClient:
         """Returns a client that calls the node's object directly."""
