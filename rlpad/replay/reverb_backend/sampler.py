@@ -27,8 +27,9 @@ IN_FLIGHT = 256
 SAMPLE_TIMEOUT_SECONDS = 600.0
 #: Seconds without a sign of the thread after which it's asked whether the server is still there.
 ALIVE_SECONDS = 2.0
-#: Seconds that `close` waits for the thread.
-CLOSE_SECONDS = 5.0
+#: Seconds that `close` waits for the thread. It takes longer only if the server died just when an iterator asked for
+#: its tables, which waits 30 seconds for the answer; then the thread ends by itself.
+CLOSE_SECONDS = 2.0
 
 Leaves = list[np.ndarray]
 
@@ -146,7 +147,7 @@ class ReverbSampler(interface.Sampler):
         parts: list[Leaves] = []
         while not self._closed:
             self._turned_at = began = time.monotonic()
-            # An iterator asks the server for its tables, and neither gives up nor can be cancelled.
+            # An iterator asks the server for its tables, waits 30 seconds for them, and can't be cancelled.
             check_alive(self._address)
             # Ends each time the rate limiter has held the server for so long; the end is an error, which uses
             # up what cancels calls.
