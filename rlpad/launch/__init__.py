@@ -24,15 +24,18 @@ from rlpad.launch.errors import (
 from rlpad.launch.handles import Deferred, Handle
 from rlpad.launch.launching import launch
 from rlpad.launch.nodes.base import Node
+from rlpad.launch.nodes.cacher import CacherNode
 from rlpad.launch.nodes.courier import CourierNode
 from rlpad.launch.nodes.python import PyClassNode, PyNode
 from rlpad.launch.nodes.reverb import ReverbNode
 from rlpad.launch.policies import Ignore, Resources, Restart, Stop
 from rlpad.launch.program import Program
+from rlpad.launch.rpc.client import list_methods
 from rlpad.launch.run import NodeStatus, Outcome, Run
 from rlpad.launch.worker import run_worker
 
 __all__ = [
+    "CacherNode",
     "CallTimeout",
     "CourierNode",
     "Deferred",
@@ -58,6 +61,7 @@ __all__ = [
     "Stop",
     "batched_handler",
     "launch",
+    "list_methods",
     "node_info",
     "register_stop_handler",
     "run_worker",

@@ -377,9 +377,9 @@ class TestClients:
 
     def test_cycle(self, launcher: str, start: Start) -> None:
         program = lp.Program("p")
-        one = lp.CourierNode(Teller, "one", knows := [])
+        one = lp.CourierNode(Teller)
         two = lp.CourierNode(Teller, "two", [one.create_handle()])
-        knows.append(two.create_handle())
+        one.configure("one", others=[two.create_handle()])
         handles = [program.add_node(node, label="n") for node in (one, two)]
         run = start(program, launcher)
         assert [run.client(handle).others() for handle in handles] == [["two"], ["one"]]

@@ -189,10 +189,26 @@ def test_unknown_launcher() -> None:
 class TestArguments:
     """Arguments of nodes are checked against the signature at once."""
 
-    @pytest.mark.parametrize("kind", [lp.PyNode, lp.PyClassNode, lp.CourierNode])
+    @pytest.mark.parametrize("kind", [lp.PyNode, lp.PyClassNode])
     def test_missing(self, kind: type) -> None:
         with pytest.raises(lp.LaunchError, match=r"'x'; expected work\(x.*, y.*= 0\)"):
             kind(work)
+
+    def test_missing_until_the_launch(self) -> None:
+        program = lp.Program("p")
+        program.add_node(lp.CourierNode(Service), label="s")
+        with pytest.raises(lp.LaunchError, match=r"s/0\(Service\): .*'size'; expected Service\(size"):
+            lp.launch(program, "inline")
+
+    def test_configure(self) -> None:
+        node = lp.CourierNode(Service)
+        handle = lp.CourierNode(Service, 1).create_handle()
+        node.configure(handle)
+        assert node.handles == [handle]
+        for args, kwargs in ((), {}), ((1, 2, 3), {}), ((1,), {"colour": 2}):
+            with pytest.raises(lp.LaunchError, match=r"expected Service\(size"):
+                node.configure(*args, **kwargs)
+            assert node.handles == [handle]
 
     def test_unknown_keyword(self) -> None:
         with pytest.raises(lp.LaunchError, match=r"unexpected keyword argument 'z'; expected work\("):
@@ -204,7 +220,7 @@ class TestArguments:
 
     def test_class(self) -> None:
         with pytest.raises(lp.LaunchError, match=r"'size'; expected Service\(size"):
-            lp.CourierNode(Service)
+            lp.PyClassNode(Service)
 
     def test_partial(self) -> None:
         lp.PyNode(functools.partial(work, 1))

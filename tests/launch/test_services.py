@@ -80,6 +80,16 @@ class TestService:
         with pytest.raises(AttributeError, match="has no method 'attribute'"):
             client.attribute()
 
+    def test_list_methods(self, launcher: str, start: Start, tmp_path: Path) -> None:
+        _, client = serve(start, launcher, str(tmp_path / "out"))
+        names = lp.list_methods(client)
+        assert names == sorted(names)
+        assert {"__call__", "add", "echo", "fail"} <= set(names)
+        assert not {"attribute", "prop", "cached", "_private"} & set(names)
+        assert lines(tmp_path / "out") == []
+        with pytest.raises(TypeError, match="list_methods needs a client of a node, got 'service/0'"):
+            lp.list_methods("service/0")
+
     def test_private_names(self, launcher: str, start: Start, tmp_path: Path) -> None:
         _, client = serve(start, launcher, str(tmp_path / "out"))
         for target in (client, client.futures):

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from rlpad.errors import nearest
 from rlpad.launch import context as context_lib
 from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, Context, NodeInfo, entered
 from rlpad.launch.errors import CallTimeout, LaunchError, PeerGone
@@ -19,7 +18,7 @@ from rlpad.launch.launchers.pool import CallPool
 from rlpad.launch.nodes.base import Built, Node
 from rlpad.launch.program import Program, node_seed
 from rlpad.launch.rpc import codec
-from rlpad.launch.rpc.methods import is_served
+from rlpad.launch.rpc.methods import LIST_METHODS, Methods
 from rlpad.launch.run import NodeStatus, Run, SignalHandlers
 
 
@@ -66,7 +65,7 @@ class LocalNode:
         self._ready = threading.Event()
         self._build_lock = threading.RLock()
         self._building = False
-        self._functions: dict[str, Callable[..., Any]] = {}
+        self._methods: Methods | None = None
         self._end_lock = threading.Lock()
         # Known before the node is built, so that waiting for it doesn't hold up those who submit calls.
         size = getattr(node, "thread_pool_size", Built.thread_pool_size)
@@ -171,15 +170,9 @@ class LocalNode:
         service = self.get().service
         if service is None:
             raise PeerGone(f"{self.name} serves nothing that could be called")
-        function = self._functions.get(name)
-        if function is None:
-            if not is_served(service, name):
-                known = [n for n in dir(service) if is_served(service, n)]
-                raise AttributeError(
-                    f"{self.name} ({type(service).__name__}) has no method {name!r}{nearest(name, known)}"
-                )
-            function = self._functions[name] = getattr(service, name)
-        return function
+        if self._methods is None:
+            self._methods = Methods(service, f"{self.name} ({type(service).__name__})")
+        return self._methods.get(name)
 
     def end(self, state: str = "stopped") -> None:
         """Closes the node's object; later calls and those not answered raise `PeerGone`."""
@@ -357,6 +350,10 @@ class DirectClient:
 
     def close(self) -> None:
         """Holds nothing."""
+
+    def __list_methods__(self) -> list[str]:
+        """Returns the names of what can be called."""
+        return self._node.call(LIST_METHODS, (), {})
 
     def __reduce__(self) -> Any:
         raise TypeError("a client of a node in this process can't be sent to another; pass the handle on instead")

@@ -49,6 +49,8 @@ class Node(abc.ABC):
 
     #: The class of the handles that refer to such a node.
     handle_class: type[Handle] = Handle
+    #: Whether arguments that are missing at first may come later.
+    arguments_may_follow = False
 
     name: str | None = None
     group: str
@@ -62,15 +64,15 @@ class Node(abc.ABC):
         self.function = function
         self.args = args
         self.kwargs = kwargs
-        self._check_signature()
+        self._check_signature(partial=self.arguments_may_follow)
 
-    def _check_signature(self) -> None:
+    def _check_signature(self, *, partial: bool) -> None:
         try:
             signature = inspect.signature(self.function)
         except (TypeError, ValueError):  # some builtins have none that can be read
             return
         try:
-            signature.bind(*self.args, **self.kwargs)
+            (signature.bind_partial if partial else signature.bind)(*self.args, **self.kwargs)
         except TypeError as error:
             raise LaunchError(f"{self!r}: {error}; expected {_name_of(self.function)}{signature}") from error
 
@@ -85,11 +87,12 @@ class Node(abc.ABC):
         return find_handles(plain)
 
     def check(self) -> None:
-        """Checks that every handle among the arguments can be found.
+        """Checks that the function can be called, and that every handle among its arguments can be found.
 
         Raises:
-          LaunchError: one is hidden; names the node and the argument.
+          LaunchError: an argument is missing, or a handle is hidden; names the node and the argument.
         """
+        self._check_signature(partial=False)
         plain_args, plain_kwargs = _strip_deferred((self.args, self.kwargs))
         check_hidden(self.function, f"{self.name}: {_name_of(self.function)}")
         for index, value in enumerate(plain_args):

@@ -21,7 +21,12 @@ class CourierNode(Node):
 
     The object is also run, if it's a worker or has `run()`; it's served until the program ends, even when its
     run has ended before.
+
+    Nodes that hold each other's handles are made without them first: `a = CourierNode(A)`,
+    `b = CourierNode(B, a.create_handle())`, then `a.configure(b.create_handle())`.
     """
+
+    arguments_may_follow = True
 
     def __init__(
         self,
@@ -49,6 +54,20 @@ class CourierNode(Node):
         if not isinstance(self.thread_pool_size, int) or self.thread_pool_size < 1:
             raise LaunchError(f"thread_pool_size must be a number of at least 1, got {self.thread_pool_size!r}")
         super().__init__(constructor, args, kwargs)
+
+    def configure(self, *args: Any, **kwargs: Any) -> None:
+        """Replaces the constructor's arguments by these, before the program is launched.
+
+        Raises:
+          LaunchError: the constructor can't be called with these arguments.
+        """
+        before = self.args, self.kwargs
+        self.args, self.kwargs = args, kwargs
+        try:
+            self._check_signature(partial=False)
+        except LaunchError:
+            self.args, self.kwargs = before
+            raise
 
     def build(self, context: Context) -> Built:
         """Makes the object."""

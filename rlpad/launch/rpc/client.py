@@ -103,6 +103,10 @@ class Client:
         """Calls the remote object itself."""
         return self._call("__call__", args, kwargs, timeout, retry)
 
+    def __list_methods__(self) -> list[str]:
+        """Returns the names of what can be called."""
+        return self._call(LIST_METHODS, (), {}, None, 0)
+
     def __reduce__(self) -> tuple[Any, ...]:
         options = {
             "credentials": self._credentials,
@@ -286,14 +290,19 @@ class _FutureMethod(_Method):
         return self._client._submit(self._name, args, kwargs, timeout, retry)
 
 
-def list_methods(address: str, *, credentials: Credentials | None = None, timeout: float = 30.0) -> list[str]:
-    """Returns the names of what a server serves.
+def list_methods(client: Any) -> list[str]:
+    """Returns the names of what can be called on a client's peer, sorted.
+
+    Args:
+      client: what a handle became in a node, what `Run.client` returned, or a `Client`.
 
     Raises:
-      PeerGone: nobody listens at the address within `timeout` seconds.
+      PeerGone: the peer ended, died, or never came up.
+      TypeError: `client` is no client.
     """
-    with Client(address, credentials=credentials, connect_timeout=timeout, call_timeout=timeout) as client:
-        return client._call(LIST_METHODS, (), {}, None, 0)
+    if not hasattr(type(client), LIST_METHODS):
+        raise TypeError(f"list_methods needs a client of a node, got {client!r}")
+    return type(client).__list_methods__(client)
 
 
 class _State(StreamPool):

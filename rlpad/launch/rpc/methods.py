@@ -1,7 +1,8 @@
-"""What a server can be asked to call."""
+"""What of an object others can call."""
 
 from __future__ import annotations
 
+import abc
 import functools
 import inspect
 from collections.abc import Callable
@@ -15,19 +16,34 @@ from rlpad.launch.rpc import stream as streams
 LIST_METHODS = "__list_methods__"
 
 
+class Forwarder(abc.ABC):
+    """A service that answers to every public name, and `__call__`, by asking another."""
+
+    @abc.abstractmethod
+    def _forward(self, name: str) -> Callable[..., Any]:
+        """Returns what answers to `name`."""
+
+    @abc.abstractmethod
+    def _list_methods(self) -> list[str]:
+        """Returns the names that the other one answers to."""
+
+
 class Methods:
-    """The public callables of an object, and further functions, by name."""
+    """The public callables of an object, and further functions, by name.
+
+    Each is looked up when it's first called, and no property is evaluated for that.
+    """
 
     def __init__(self, target: object, name: str):
-        """Binds the callables.
+        """Takes an object.
 
         Args:
-          target: the object.
+          target: the object; a `Forwarder` answers to more names than it has.
           name: what it is called in messages.
         """
+        self._target = target
         self._name = name
-        self._functions = _public_callables(target)
-        self._functions[LIST_METHODS] = self._list
+        self._functions: dict[str, Callable[..., Any]] = {LIST_METHODS: self.names}
 
     def bind(self, name: str, function: Callable[..., Any]) -> None:
         """Adds a further function.
@@ -39,14 +55,32 @@ class Methods:
             raise TypeError(f"{name!r} can't be bound: {function!r} isn't callable")
         self._functions[name] = function
 
+    def get(self, name: str) -> Callable[..., Any]:
+        """Returns what is called by this name.
+
+        Raises:
+          AttributeError: nothing is.
+        """
+        function = self._functions.get(name)
+        if function is None:
+            function = self._find(name)
+            if function is None:
+                raise AttributeError(f"{self._name} has no method {name!r}{nearest(name, self.names())}")
+            self._functions[name] = function
+        return function
+
+    def names(self) -> list[str]:
+        """Returns the names that can be called, sorted."""
+        if isinstance(self._target, Forwarder):
+            return self._target._list_methods()
+        found = {name for name in dir(self._target) if self._find(name) is not None}
+        return sorted(found | self._functions.keys() - {LIST_METHODS})
+
     def execute(self, payload: bytes | memoryview, buffers: list[Any]) -> tuple[int, bytes, list[memoryview]]:
         """Calls what a request asks for; returns the reply."""
         try:
             method, args, kwargs = codec.loads(payload, buffers)
-            function = self._functions.get(method)
-            if function is None:
-                hint = nearest(method, self._list())
-                raise AttributeError(f"{self._name} has no method {method!r}{hint}")
+            function = self._functions.get(method) or self.get(method)
             result = function(*args, **kwargs)
             del args, kwargs
             try:
@@ -57,11 +91,18 @@ class Methods:
         except BaseException as error:  # whatever it was, the caller must hear of it
             return streams.ERROR, codec.dump_exception(error), []
 
-    def _list(self) -> list[str]:
-        return sorted(name for name in self._functions if name != LIST_METHODS)
+    def _find(self, name: str) -> Callable[..., Any] | None:
+        if isinstance(self._target, Forwarder):
+            return self._target._forward(name) if name == "__call__" or not name.startswith("_") else None
+        if not _is_served(self._target, name):
+            return None
+        if name == "__call__":
+            return self._target  # type: ignore[return-value]  # it's callable, or it wouldn't be served
+        function = getattr(self._target, name)
+        return function if callable(function) else None
 
 
-def is_served(target: object, name: str) -> bool:
+def _is_served(target: object, name: str) -> bool:
     """Whether something of an object can be called by this name; no property is evaluated for that."""
     if name == "__call__":
         return callable(target)
@@ -69,12 +110,3 @@ def is_served(target: object, name: str) -> bool:
     # Properties and the like are no callables; what a callable descriptor gives is a bound method.
     wrappers = (classmethod, staticmethod, functools.partialmethod, functools.singledispatchmethod)
     return not name.startswith("_") and (isinstance(static, wrappers) or callable(static))
-
-
-def _public_callables(target: object) -> dict[str, Callable[..., Any]]:
-    """Returns what of an object can be called, found without running any of its code."""
-    found = {name: getattr(target, name) for name in dir(target) if name != "__call__" and is_served(target, name)}
-    found = {name: value for name, value in found.items() if callable(value)}
-    if is_served(target, "__call__"):
-        found["__call__"] = target
-    return found
