@@ -25,6 +25,7 @@ from rlpad.launch.handles import Deferred, Handle
 from rlpad.launch.launching import launch
 from rlpad.launch.nodes.base import Node
 from rlpad.launch.nodes.cacher import CacherNode
+from rlpad.launch.nodes.colocation import MultiProcessingColocation, MultiThreadingColocation
 from rlpad.launch.nodes.courier import CourierNode
 from rlpad.launch.nodes.python import PyClassNode, PyNode
 from rlpad.launch.nodes.reverb import ReverbNode
@@ -42,6 +43,8 @@ __all__ = [
     "Handle",
     "Ignore",
     "LaunchError",
+    "MultiProcessingColocation",
+    "MultiThreadingColocation",
     "Node",
     "NodeFailed",
     "NodeInfo",

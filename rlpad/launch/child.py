@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -27,13 +28,14 @@ from rlpad.launch.messages import (
     Finished,
     Heartbeat,
     Hello,
+    InnerReady,
     Ready,
     Resolve,
     Resolved,
     Spawn,
     StopNode,
 )
-from rlpad.launch.nodes.base import Built
+from rlpad.launch.nodes.base import Built, Node
 from rlpad.launch.rpc import Client, Server
 from rlpad.launch.rpc.codec import dump_exception
 from rlpad.launch.worker import step_until_done
@@ -53,8 +55,9 @@ def run_node(spawn: Spawn, parent: int) -> int:
     _set_up_process(spawn)
     control = _Control(spawn)
     try:
-        node, info = pickle.loads(spawn.payload)
-        context = _ProcessContext(dataclasses.replace(info, epoch=spawn.epoch), control, spawn.folder)
+        node, infos = pickle.loads(spawn.payload)
+        infos = {name: dataclasses.replace(info, epoch=spawn.epoch) for name, info in infos.items()}
+        context = _ProcessContext(infos, spawn, control)
         context_lib.add_live(context)
         with entered(context):
             _run(node.build(context), spawn, control, context)
@@ -65,20 +68,14 @@ def run_node(spawn: Spawn, parent: int) -> int:
     return 1
 
 
-def _run(built: Built, spawn: Spawn, control: _Control, context: Context) -> None:
-    server: Server | None = None
-    address = built.address
-    if built.service is not None:
-        path = os.path.join(spawn.folder, f"{spawn.name.replace('/', '-')[-60:]}.{spawn.epoch}")
-        server = Server(built.service, f"unix:{path}", thread_pool_size=built.thread_pool_size, name=spawn.name)
-        server.start()
-        address = server.address
+def _run(built: Built, spawn: Spawn, control: _Control, context: _ProcessContext) -> None:
+    address = context.serve(spawn.name, built.service, built)
     control.tell(Ready(address, built.worker is not None))
     try:
         if built.worker is not None:
             step_until_done(built.worker)
             control.tell(Finished())
-            if server is None and address is None and not context.has_stop_handlers:
+            if address is None and not context.has_stop_handlers and not built.lingers():
                 return
         control.stop_event.wait()
         context.join_stop_handlers()
@@ -86,8 +83,7 @@ def _run(built: Built, spawn: Spawn, control: _Control, context: Context) -> Non
         try:
             built.close()
         finally:
-            if server is not None:
-                server.stop()
+            context.end_services()
 
 
 def _set_up_process(spawn: Spawn) -> None:
@@ -198,10 +194,39 @@ class _Control:
 class _ProcessContext(Context):
     """The program as a node in a process of its own sees it."""
 
-    def __init__(self, info: NodeInfo, control: _Control, folder: str):
-        super().__init__(info, control.stop_event)
+    def __init__(self, infos: dict[str, NodeInfo], spawn: Spawn, control: _Control):
+        """Takes what is known of the node and, by name, of those inside of it."""
+        super().__init__(infos[spawn.name], control.stop_event)
+        self._inner = {name: info for name, info in infos.items() if name != spawn.name}
+        self.several_nodes = bool(self._inner)
         self._control = control
-        self._folder = folder
+        self._folder = spawn.folder
+        self._servers: list[Server] = []
+
+    def serve(self, name: str, service: Any, built: Built) -> str | None:
+        """Serves a node's object to other processes; returns the node's address, if it has one."""
+        if service is None:
+            return built.address
+        path = os.path.join(self._folder, f"{name.replace('/', '-')[-60:]}.{self.info.epoch}")
+        server = Server(service, f"unix:{path}", thread_pool_size=built.thread_pool_size, name=name)
+        self._servers.append(server)
+        server.start()
+        return server.address
+
+    def end_services(self) -> None:
+        """Ends what `serve` began."""
+        for server in self._servers:
+            server.stop()
+
+    def host(self, nodes: Sequence[Node], *, first: bool) -> Built:
+        """Builds nodes of a colocation in threads of this process."""
+        from rlpad.launch.launchers.hosted import HostedRun
+        from rlpad.launch.launchers.local import Parts
+
+        def announce(name: str, service: Any, built: Built) -> None:
+            self._control.tell(InnerReady(name, self.serve(name, service, built)))
+
+        return HostedRun(Parts(nodes, self._inner, self, first), announce).build()
 
     def connect(self, name: str) -> Client:
         """Returns a client that asks the supervisor for the address, anew after each restart."""

@@ -8,10 +8,13 @@ import contextvars
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rlpad.launch.errors import LaunchError
+
+if TYPE_CHECKING:
+    from rlpad.launch.nodes.base import Built, Node
 
 #: Seconds for which a call waits until a node is built, or started again.
 BUILD_TIMEOUT_SECONDS = 600.0
@@ -99,6 +102,15 @@ class Context(abc.ABC):
     @abc.abstractmethod
     def stop(self, reason: str, status: str) -> None:
         """Asks the program to stop."""
+
+    def host(self, nodes: Sequence[Node], *, first: bool) -> Built:
+        """Builds nodes of a colocation, each in a thread of its own, where it will run.
+
+        Args:
+          nodes: the nodes inside of the colocation.
+          first: whether all stop when one has completed.
+        """
+        raise LaunchError("this launcher runs the nodes of colocations one by one")
 
 
 _current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("rlpad_context", default=None)

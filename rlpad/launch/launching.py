@@ -63,21 +63,16 @@ def launch(
     program.check()
     if kind == "inline":
         from rlpad.launch.launchers.inline import InlineRun
+        from rlpad.launch.launchers.local import Parts
 
-        return InlineRun(
-            program,
-            run_dir=run_dir,
-            seed=seed,
-            handle_signals=handle_signals,
-            test_serialization=test_serialization,
-        )
+        parts = Parts.whole(program, run_dir, seed)
+        return InlineRun(parts, handle_signals=handle_signals, test_serialization=test_serialization)
     if kind == "threads":
+        from rlpad.launch.launchers.local import Parts
         from rlpad.launch.launchers.threads import ThreadsRun
 
         return ThreadsRun(
-            program,
-            run_dir=run_dir,
-            seed=seed,
+            Parts.whole(program, run_dir, seed),
             handle_signals=handle_signals,
             stop_notice_s=stop_notice_s,
             test_serialization=test_serialization,

@@ -93,6 +93,14 @@ class Ready:
 
 
 @dataclasses.dataclass(frozen=True)
+class InnerReady:
+    """A node of a colocation is built: its name, and where it can be called (if it can)."""
+
+    name: str
+    address: str | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Heartbeat:
     """A node lives."""
 

@@ -30,6 +30,10 @@ class Restart:
         """Seconds to wait before restart number `restarts`, counted from 1."""
         return min(30.0, self.backoff_s * 2 ** (restarts - 1))
 
+    def used_up(self) -> str:
+        """Says that there are no more restarts."""
+        return f"max_restarts (={self.max_restarts}) is reached."
+
 
 @dataclasses.dataclass(frozen=True)
 class Ignore:

@@ -69,8 +69,6 @@ class Program:
         """
         if not isinstance(node, Node):
             raise LaunchError(f"add_node needs a node such as PyNode(function), got {node!r}")
-        if node.name is not None:
-            raise LaunchError(f"{node!r} is in a program already; make another node")
         if self._group is None:
             if label is None:
                 raise LaunchError("Label should not be empty. Give add_node a label, or open a group.")
@@ -79,11 +77,10 @@ class Program:
         group, resources, on_failure = self._group
         if label is not None and label != group:
             raise LaunchError(f"The given label does not match the current group: {label} vs {group}.")
-        node.index = self._sizes.get(group, 0)
-        self._sizes[group] = node.index + 1
-        node.group, node.resources, node.on_failure = group, resources, on_failure
-        node.name = f"{group}/{node.index}"
-        self._nodes[node.name] = node
+        index = self._sizes.get(group, 0)
+        node.place(f"{group}/{index}", group, index, resources, on_failure)
+        self._sizes[group] = index + 1
+        self._nodes[f"{group}/{index}"] = node
         return node.create_handle()
 
     @property
@@ -106,10 +103,11 @@ class Program:
             raise LaunchError(f"group {self._group[0]!r} is still open: launch after its with block")
         if not self._nodes:
             raise LaunchError(f"program {self.name!r} has no nodes")
-        for name, node in self._nodes.items():
+        known = {node.name: node for top in self._nodes.values() for node in top.walk()}
+        for name, node in known.items():
             node.check()
             for handle in node.handles:
-                if self._nodes.get(handle.name) is not handle.node:
+                if known.get(handle.name) is not handle.node:
                     raise LaunchError(f"{name} refers to {handle!r} of another program")
                 if handle.refusal:
                     raise LaunchError(f"{name} refers to {handle.name}, which {handle.refusal}")

@@ -126,8 +126,14 @@ class Run(abc.ABC):
         return True
 
     def fail(self, node: str, error: BaseException) -> bool:
-        """Ends the run because of a node; returns whether this is the first cause."""
-        if not any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ())):
+        """Ends the run because of a node; returns whether this is the first cause.
+
+        An error that bears a node's name already, one in the process of `node`, keeps it.
+        """
+        named = [note for note in getattr(error, "__notes__", ()) if note.startswith(_NOTE)]
+        if named:
+            node = named[0].removeprefix(_NOTE).partition(",")[0].strip()
+        else:
             error.add_note(f"{_NOTE} {node}")
         text = str(error) or type(error).__name__
         reason = f"node {node} failed: {type(error).__name__}: {text}".splitlines()[0]

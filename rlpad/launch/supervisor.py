@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -24,6 +24,7 @@ from rlpad.launch.messages import (
     Failed,
     Finished,
     Hello,
+    InnerReady,
     Kill,
     Ready,
     Resolve,
@@ -48,16 +49,21 @@ LEAST_SECONDS = 0.75
 
 @dataclasses.dataclass
 class SupervisedNode:
-    """A node as the supervisor knows it."""
+    """A node that has a process, as the supervisor knows it.
+
+    Attributes:
+      leaves: the nodes that run and serve there, by name, with their addresses as soon as they're known: itself, or
+        those of a colocation.
+    """
 
     name: str
     spawn: Callable[[int], Spawn]
     policy: FailurePolicy
+    leaves: dict[str, str | None]
     state: str = "starting"
     epoch: int = 0
     pid: int | None = None
     control: Connection | None = None
-    address: str | None = None
     works: bool | None = None
     heard: float = 0.0
     error: BaseException | None = None
@@ -82,7 +88,7 @@ class Supervisor:
     def __init__(
         self,
         run: Run,
-        nodes: dict[str, SupervisedNode],
+        nodes: Sequence[SupervisedNode],
         *,
         title: str,
         folder: str,
@@ -91,7 +97,8 @@ class Supervisor:
         heartbeat_timeout_s: float,
     ):
         self._run = run
-        self.nodes = nodes
+        self.nodes = {node.name: node for node in nodes}
+        self._host = {leaf: node for node in nodes for leaf in node.leaves}
         self._folder = folder
         self._notice = stop_notice_s
         self._heartbeat_timeout = heartbeat_timeout_s
@@ -148,9 +155,11 @@ class Supervisor:
     def resolve(self, name: str) -> tuple[str | None, str]:
         """Returns a node's address, or None; and why it won't come (back), if so."""
         with self._lock:
-            node = self.nodes[name]
-            if node.state in ("running", "finished") and node.alive:
-                return node.address, "" if node.address else f"{name} serves nothing that could be called"
+            node = self._host[name]
+            address = node.leaves[name]
+            up = node.state in ("running", "finished")
+            if node.alive and (up or (address is not None and node.state == "starting")):
+                return address, "" if address else f"{name} serves nothing that could be called"
             if node.state in ("starting", "restarting", "doubtful") and not self._stop_asked.is_set():
                 return None, ""
             return None, f"{name} has ended"
@@ -160,8 +169,8 @@ class Supervisor:
         with self._lock:
             shown = {"doubtful": "failed", "ignored": "failed"}
             return {
-                name: NodeStatus(shown.get(node.state, node.state), max(node.epoch, 1), node.pid)
-                for name, node in self.nodes.items()
+                leaf: NodeStatus(shown.get(node.state, node.state), max(node.epoch, 1), node.pid)
+                for leaf, node in self._host.items()
             }
 
     # The supervisor's thread.
@@ -243,7 +252,8 @@ class Supervisor:
             first = node.state == "starting" and node.epoch == 0
             if first or (node.state == "restarting" and now >= node.restart_at):
                 node.epoch += 1
-                node.state, node.works, node.address, node.error = "starting", None, None, None
+                node.state, node.works, node.error = "starting", None, None
+                node.leaves = dict.fromkeys(node.leaves)
                 node.heard = now
                 self._server.send(node.spawn(node.epoch))
 
@@ -269,9 +279,13 @@ class Supervisor:
     def _heard(self, node: SupervisedNode, control: Connection, message: Any) -> None:
         node.heard = time.monotonic()
         if isinstance(message, Ready):
-            node.address, node.works = message.address, message.works
+            node.works = message.works
+            if node.name in node.leaves:
+                node.leaves[node.name] = message.address
             if node.state == "starting":
                 node.state = "running"
+        elif isinstance(message, InnerReady):
+            node.leaves[message.name] = message.address
         elif isinstance(message, Finished):
             node.state = "finished"
         elif isinstance(message, Failed):
@@ -327,6 +341,8 @@ class Supervisor:
             node.state, node.restart_at = "restarting", time.monotonic() + delay
             self._report(node, error, f"restart {node.epoch} of {node.policy.max_restarts} in {delay:g} s")
             return
+        if isinstance(node.policy, Restart) and node.policy.max_restarts:
+            error.add_note(node.policy.used_up())
         node.state = "failed"
         self._run.fail(node.name, error)
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from rlpad.launch.context import entered
 from rlpad.launch.errors import StalledError, as_failure
-from rlpad.launch.launchers.local import LocalNode, LocalRun
-from rlpad.launch.program import Program
+from rlpad.launch.launchers.local import LocalNode, LocalRun, Parts
 
 
 class InlineRun(LocalRun):
@@ -21,18 +20,8 @@ class InlineRun(LocalRun):
     it isn't for something that comes from outside (a worker says so with `stall_grace_s`), nobody ever will.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        *,
-        run_dir: str | None,
-        seed: int,
-        handle_signals: bool,
-        test_serialization: bool,
-    ):
-        super().__init__(
-            program, run_dir=run_dir, seed=seed, single_threaded=True, test_serialization=test_serialization
-        )
+    def __init__(self, parts: Parts, *, handle_signals: bool, test_serialization: bool):
+        super().__init__(parts, single_threaded=True, test_serialization=test_serialization)
         self._schedule = self._steps()
         self._running = False
         self._deadline = math.inf
@@ -104,11 +93,13 @@ class InlineRun(LocalRun):
     def _burst(self, node: LocalNode, worker: Any) -> tuple[bool, bool]:
         """Steps a worker until it can't, or until time is up; returns whether it stepped, and could step more."""
         stop, stepped = self._runtime.stop_event, False
+        # A colocation may stop by itself.
+        stop_own = node.context.stop_event
         try:
             with entered(node.context):
                 while node.state == "running" and not stop.is_set():
-                    if worker.finished:
-                        node.state = "finished"
+                    if worker.finished or stop_own.is_set():
+                        self._runtime.finish(node)
                     elif not worker.step():
                         break
                     else:

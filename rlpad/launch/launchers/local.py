@@ -3,39 +3,48 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from rlpad.launch import context as context_lib
 from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, Context, NodeInfo, entered
-from rlpad.launch.errors import CallTimeout, LaunchError, PeerGone
+from rlpad.launch.errors import LaunchError, PeerGone
 from rlpad.launch.handles import Handle
+from rlpad.launch.launchers.direct import DirectClient
 from rlpad.launch.launchers.pool import CallPool
+from rlpad.launch.launchers.scopes import Scope
 from rlpad.launch.nodes.base import Built, Node
 from rlpad.launch.program import Program, node_seed
 from rlpad.launch.rpc import codec
-from rlpad.launch.rpc.methods import LIST_METHODS, Methods
+from rlpad.launch.rpc.methods import Methods
 from rlpad.launch.run import NodeStatus, Run, SignalHandlers
 
 
 class LocalContext(Context):
-    """The program as a node in this process sees it."""
+    """The program as a node in this process sees it; `outer` is how it sees nodes of other processes."""
 
-    def __init__(self, info: NodeInfo, runtime: LocalRuntime):
-        super().__init__(info, runtime.stop_event)
+    def __init__(self, info: NodeInfo, runtime: LocalRuntime, stop_event: threading.Event):
+        super().__init__(info, stop_event)
         self._runtime = runtime
         self.single_threaded = runtime.single_threaded
 
-    def connect(self, name: str) -> DirectClient:
-        """Returns a client that calls the node's object directly."""
+    def connect(self, name: str) -> Any:
+        """Returns a client that calls the node's object directly, if it's in this process."""
+        outer = self._runtime.outer
+        if outer is not None and name not in self._runtime.nodes:
+            return outer.connect(name)
         return DirectClient(self._runtime.nodes[name])
 
     def address(self, name: str) -> str:
         """Returns the address of a node with its own transport, building it if need be."""
+        outer = self._runtime.outer
+        if outer is not None and name not in self._runtime.nodes:
+            return outer.address(name)
         address = self._runtime.nodes[name].get().address
         if address is None:
             raise LaunchError(f"{name} has no address of its own")
@@ -47,7 +56,11 @@ class LocalContext(Context):
 
     def stop(self, reason: str, status: str) -> None:
         """Asks the program to stop."""
-        self._runtime.run.stop(reason, status)
+        outer = self._runtime.outer
+        if outer is not None:
+            outer.stop(reason, status)
+        else:
+            self._runtime.run.stop(reason, status)
 
 
 class LocalNode:
@@ -57,7 +70,7 @@ class LocalNode:
         assert node.name is not None
         self.node = node
         self.name: str = node.name
-        self.context = LocalContext(info, runtime)
+        self.context = LocalContext(info, runtime, runtime.scopes[info.name].stop_event)
         self.runtime = runtime
         self.state = "starting"
         self.built: Built | None = None
@@ -206,32 +219,62 @@ def through_codec(value: Any, what: str) -> Any:
     return codec.loads(payload, [bytearray(buffer) for buffer in buffers])
 
 
-class LocalRuntime:
-    """The nodes of a program in this process."""
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What of a program runs in this process.
 
-    def __init__(
-        self,
-        program: Program,
-        run: Run,
-        *,
-        run_dir: str | None,
-        seed: int,
-        single_threaded: bool,
-        test_serialization: bool,
-    ):
-        self.stop_event = threading.Event()
+    Attributes:
+      nodes: nodes and colocations.
+      infos: what each node that isn't a colocation knows of itself, by name; those that aren't listed run elsewhere.
+      outer: the program around, where these are only a part of it.
+      first: whether all stop when one of them has completed.
+    """
+
+    nodes: Sequence[Node]
+    infos: dict[str, NodeInfo]
+    outer: Context | None = None
+    first: bool = False
+
+    @classmethod
+    def whole(cls, program: Program, run_dir: str | None, seed: int) -> Parts:
+        """Returns all of a program."""
+        nodes = list(program.nodes.values())
+        leaves = [leaf for node in nodes for leaf in node.leaves()]
+        return cls(nodes, {info.name: info for info in (node_info_of(program, n, run_dir, seed) for n in leaves)})
+
+
+class LocalRuntime:
+    """The nodes of a program, or a part of it, in this process.
+
+    Attributes:
+      scope: what they stop with.
+      scopes: of each node, what it stops with.
+      nodes: the nodes by name.
+      outer: the program around them, or None.
+      single_threaded: whether one thread runs all of them.
+      test_serialization: whether all that they pass to each other goes through the codec.
+    """
+
+    def __init__(self, parts: Parts, run: Run, *, single_threaded: bool, test_serialization: bool):
+        self.outer = parts.outer
+        self.scope = Scope(threading.Event() if parts.outer is None else parts.outer.stop_event, first=parts.first)
         self.single_threaded = single_threaded
         self.test_serialization = test_serialization
         # The nodes outlive whoever threw the run away, not the other way round.
         self._run = weakref.ref(run)
-        self.nodes = {
-            name: LocalNode(node, self, node_info_of(program, node, run_dir, seed))
-            for name, node in program.nodes.items()
-        }
+        self.scopes: dict[str, Scope] = {}
+        self.scope.enclose(parts.nodes, self.scopes, parts.infos)
+        leaves = {leaf.name: leaf for node in parts.nodes for leaf in node.leaves()}
+        self.nodes = {name: LocalNode(leaves[name], self, info) for name, info in parts.infos.items()}
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._scratch_lock = threading.Lock()
-        self._context = LocalContext(next(iter(self.nodes.values())).context.info, self)
+        self._context = LocalContext(next(iter(parts.infos.values())), self, self.stop_event)
         self._context.several_nodes = len(self.nodes) > 1
+
+    @property
+    def stop_event(self) -> threading.Event:
+        """Set when all of them are to stop."""
+        return self.scope.stop_event
 
     @property
     def run(self) -> Run:
@@ -243,6 +286,8 @@ class LocalRuntime:
 
     def scratch(self) -> str:
         """Returns the program's temporary folder, making it if need be."""
+        if self.outer is not None:
+            return self.outer.scratch()
         with self._scratch_lock:
             if self._scratch is None:
                 self._scratch = tempfile.TemporaryDirectory(prefix="rlpad-")
@@ -252,38 +297,32 @@ class LocalRuntime:
         """Those that work before those that only serve, whom they may still need."""
         return sorted(self.nodes.values(), key=lambda node: node.built is not None and node.built.worker is None)
 
+    def finish(self, node: LocalNode) -> None:
+        """Notes that a node's work is done."""
+        node.state = "finished"
+        self.scopes[node.name].complete(node.name)
+
     def start(self) -> None:
-        """Makes the program known to threads that its nodes start."""
-        context_lib.add_live(self._context)
+        """Makes the program known to threads that its nodes start, if it isn't as part of another."""
+        if self.outer is None:
+            context_lib.add_live(self._context)
 
     def end(self) -> None:
         """Takes back what `start` did, and removes the temporary folder."""
         self._context.join_stop_handlers()
         if self._scratch is not None:
             self._scratch.cleanup()
-        context_lib.remove_live(self._context)
+        if self.outer is None:
+            context_lib.remove_live(self._context)
 
 
 class LocalRun(Run):
     """A program whose nodes are all in this process."""
 
-    def __init__(
-        self,
-        program: Program,
-        *,
-        run_dir: str | None,
-        seed: int,
-        single_threaded: bool,
-        test_serialization: bool,
-    ):
+    def __init__(self, parts: Parts, *, single_threaded: bool, test_serialization: bool):
         super().__init__()
         self._runtime = LocalRuntime(
-            program,
-            self,
-            run_dir=run_dir,
-            seed=seed,
-            single_threaded=single_threaded,
-            test_serialization=test_serialization,
+            parts, self, single_threaded=single_threaded, test_serialization=test_serialization
         )
         self._signals = SignalHandlers(self)
 
@@ -294,7 +333,7 @@ class LocalRun(Run):
         self._runtime.start()
 
     def _begin_stop(self) -> None:
-        self._runtime.stop_event.set()
+        self._runtime.scope.stop()
 
     def status(self) -> dict[str, NodeStatus]:
         """Returns where every node stands."""
@@ -305,89 +344,8 @@ class LocalRun(Run):
         return DirectClient(self._runtime.nodes[handle.name])
 
 
-def node_info_of(program: Program, node: Node, run_dir: str | None, seed: int, epoch: int = 1) -> NodeInfo:
-    """Makes the info of a node."""
+def node_info_of(program: Program, node: Node, run_dir: str | None, seed: int) -> NodeInfo:
+    """Makes the info of a node, colocations included, as their processes have names, too."""
     assert node.name is not None
     size = program.group_size(node.group)
-    return NodeInfo(node.name, node.group, node.index, size, run_dir, node_seed(seed, node.name), epoch)
-
-
-class DirectClient:
-    """Calls a node of this process as an RPC client would: same names, same errors, no copy."""
-
-    #: Calls don't leave this process.
-    in_process = True
-
-    def __init__(self, node: LocalNode):
-        self._node = node
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        node = self._node
-
-        def call(*args: Any, timeout: float | None = None, retry: int = 0, **kwargs: Any) -> Any:
-            del retry  # a direct call can't get lost
-            if timeout is None or node.runtime.single_threaded:
-                return node.call(name, args, kwargs)
-            return _within(node, name, timeout, args, kwargs)
-
-        call.__name__ = name
-        self.__dict__[name] = call
-        return call
-
-    def __call__(self, *args: Any, timeout: float | None = None, retry: int = 0, **kwargs: Any) -> Any:
-        """Calls the object itself."""
-        del retry
-        if timeout is None or self._node.runtime.single_threaded:
-            return self._node.call("__call__", args, kwargs)
-        return _within(self._node, "__call__", timeout, args, kwargs)
-
-    @property
-    def futures(self) -> _DirectFutures:
-        """The same methods, each returning a future."""
-        return _DirectFutures(self._node)
-
-    def close(self) -> None:
-        """Holds nothing."""
-
-    def __list_methods__(self) -> list[str]:
-        """Returns the names of what can be called."""
-        return self._node.call(LIST_METHODS, (), {})
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a client of a node in this process can't be sent to another; pass the handle on instead")
-
-    def __repr__(self) -> str:
-        return f"<client of {self._node.name}>"
-
-
-def _within(node: LocalNode, method: str, timeout: float, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    future = node.submit(method, args, kwargs)
-    try:
-        return future.result(timeout)
-    except TimeoutError as error:
-        # One that the method itself has raised comes with a future that is done, and so can't be cancelled.
-        if not future.cancel():
-            return future.result()
-        raise CallTimeout(f"{method!r} on {node.name} wasn't answered within {timeout:g} s") from error
-
-
-class _DirectFutures:
-    def __init__(self, node: LocalNode):
-        self._node = node
-
-    def __getattr__(self, name: str) -> Callable[..., Future[Any]]:
-        if name.startswith("_"):
-            raise AttributeError(name)
-
-        def call(*args: Any, timeout: float | None = None, retry: int = 0, **kwargs: Any) -> Future[Any]:
-            del timeout, retry
-            return self._node.submit(name, args, kwargs)
-
-        return call
-
-    def __call__(self, *args: Any, timeout: float | None = None, retry: int = 0, **kwargs: Any) -> Future[Any]:
-        """Calls the object itself."""
-        del timeout, retry
-        return self._node.submit("__call__", args, kwargs)
+    return NodeInfo(node.name, node.group, node.index, size, run_dir, node_seed(seed, node.name))

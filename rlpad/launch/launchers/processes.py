@@ -41,13 +41,19 @@ class ProcessesRun(Run):
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_SECONDS,
     ):
         super().__init__()
-        payloads = {name: self._pickled(program, node, run_dir, seed) for name, node in program.nodes.items()}
+        processes = [process for node in program.nodes.values() for process in node.processes()]
+        payloads = [self._pickled(program, node, leaves, run_dir, seed) for node, leaves in processes]
         logs = _log_folder(run_dir)
         folder = make_folder()
-        nodes = {
-            name: SupervisedNode(name, _Spawner(node, payloads[name], program.name, folder, logs), node.on_failure)
-            for name, node in program.nodes.items()
-        }
+        nodes = [
+            SupervisedNode(
+                str(node.name),
+                _Spawner(node, payload, program.name, folder, logs),
+                node.on_failure,
+                leaves={str(leaf.name): None for leaf in leaves},
+            )
+            for (node, leaves), payload in zip(processes, payloads, strict=True)
+        ]
         self._clients: dict[str, Client] = {}
         self._clients_lock = threading.Lock()
         self._supervisor = Supervisor(
@@ -65,10 +71,10 @@ class ProcessesRun(Run):
         self._supervisor.start()
 
     @staticmethod
-    def _pickled(program: Program, node: Node, run_dir: str | None, seed: int) -> bytes:
-        info = node_info_of(program, node, run_dir, seed)
+    def _pickled(program: Program, node: Node, leaves: Sequence[Node], run_dir: str | None, seed: int) -> bytes:
+        infos = {each.name: node_info_of(program, each, run_dir, seed) for each in (node, *leaves)}
         try:
-            return cloudpickle.dumps((node, info))
+            return cloudpickle.dumps((node, infos))
         except Exception as error:
             raise LaunchError(f"{node!r} can't be sent to a process: {type(error).__name__}: {error}") from error
 

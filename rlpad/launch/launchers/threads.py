@@ -7,8 +7,8 @@ import time
 
 from rlpad.launch.context import entered
 from rlpad.launch.errors import PeerGone, as_failure
-from rlpad.launch.launchers.local import LocalNode, LocalRun
-from rlpad.launch.program import Program
+from rlpad.launch.launchers.local import LocalNode, LocalRun, Parts
+from rlpad.launch.nodes.base import Built
 from rlpad.launch.worker import step_until_done
 
 # A node can still close when others have used up all the time there was to stop.
@@ -23,19 +23,8 @@ class ThreadsRun(LocalRun):
     behind.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        *,
-        run_dir: str | None,
-        seed: int,
-        handle_signals: bool,
-        stop_notice_s: float,
-        test_serialization: bool,
-    ):
-        super().__init__(
-            program, run_dir=run_dir, seed=seed, single_threaded=False, test_serialization=test_serialization
-        )
+    def __init__(self, parts: Parts, *, handle_signals: bool, stop_notice_s: float, test_serialization: bool):
+        super().__init__(parts, single_threaded=False, test_serialization=test_serialization)
         self._notice = stop_notice_s
         self._done = threading.Event()
         self._working = {
@@ -55,10 +44,11 @@ class ThreadsRun(LocalRun):
         try:
             with entered(node.context):
                 built = node.build()
+                self._built(node, built)
                 if built.worker is not None:
                     step_until_done(built.worker)
             if node.state == "running" and built.worker is not None:
-                node.state = "finished"
+                self._runtime.finish(node)
         except PeerGone as error:
             # Most likely somebody else failed first; that one says so within a moment.
             node.state = "failed"
@@ -70,10 +60,18 @@ class ThreadsRun(LocalRun):
             with self._lock:
                 self._work_left.discard(node.name)
 
+    def _built(self, node: LocalNode, built: Built) -> None:
+        """Is called when a node is built, in its thread."""
+
+    def _all_finished(self) -> None:
+        """Is called when all work is done; services may be left."""
+        self.stop("every node has finished", "completed")
+
     def _supervise(self) -> None:
         stop = self._runtime.stop_event
         nodes = self._runtime.nodes
-        while not stop.wait(0.02):
+        outer = self._runtime.outer
+        while not stop.wait(0.02) and not (outer is not None and outer.stop_event.is_set()):
             with self._lock:
                 idle = not self._work_left
             late = dict(self._gone_late)
@@ -81,7 +79,8 @@ class ThreadsRun(LocalRun):
                 name, error = next(iter(late.items()))
                 self.fail(name, error)
             elif idle and any(n.built is not None and n.built.worker is not None for n in nodes.values()):
-                self.stop("every node has finished", "completed")
+                self._all_finished()
+        self.stop("the program around stops", "completed")  # unless that's why this is reached
         deadline = time.monotonic() + self._notice
         for thread in self._working.values():
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rlpad.launch.errors import LaunchError
@@ -27,6 +27,7 @@ class Built:
       worker: what is stepped until it has finished, or None; see `rlpad.launch.worker`.
       close: called once at the end, after the last step.
       thread_pool_size: calls of the service that may run at once.
+      lingers: says whether it's still needed when its worker has finished, for more than service and address.
     """
 
     service: Any = None
@@ -34,13 +35,14 @@ class Built:
     worker: Any = None
     close: Callable[[], object] = lambda: None
     thread_pool_size: int = 16
+    lingers: Callable[[], bool] = lambda: False
 
 
 class Node(abc.ABC):
     """One node of a program.
 
     Attributes:
-      name: `group/index`, given when it's added to a program.
+      name: `group/index`, given when it's added to a program; `group/index.inner` inside of a colocation.
       group: label of its group.
       index: its place in the group.
       resources: what it runs on.
@@ -49,14 +51,81 @@ class Node(abc.ABC):
 
     #: The class of the handles that refer to such a node.
     handle_class: type[Handle] = Handle
-    #: Whether arguments that are missing at first may come later.
-    arguments_may_follow = False
 
     name: str | None = None
     group: str
     index: int
     resources: Resources
     on_failure: FailurePolicy
+
+    @property
+    def inner(self) -> list[Node]:
+        """The nodes of a colocation; of any other node none."""
+        return []
+
+    def walk(self) -> Iterator[Node]:
+        """Yields this node and all inside of it."""
+        yield self
+        for node in self.inner:
+            yield from node.walk()
+
+    def processes(self) -> list[tuple[Node, list[Node]]]:
+        """Returns the nodes that get a process each, where nodes do, with those that run in it."""
+        return [(self, [self])]
+
+    def leaves(self) -> list[Node]:
+        """Returns the nodes, of this one and those inside, that hold no others: they run and serve."""
+        return [node for node in self.walk() if not node.inner]
+
+    def place(self, name: str, group: str, index: int, resources: Resources, on_failure: FailurePolicy) -> None:
+        """Gives the node its place in a program.
+
+        Raises:
+          LaunchError: it, or a node inside of it, has one already, or would get two.
+        """
+        found: set[int] = set()
+        for node in self.walk():
+            if node.name is not None or id(node) in found:
+                raise LaunchError(f"{node!r} is in a program already; make another node")
+            found.add(id(node))
+        self._place(name, group, index, resources, on_failure)
+
+    def _place(self, name: str, group: str, index: int, resources: Resources, on_failure: FailurePolicy) -> None:
+        self.name, self.group, self.index = name, group, index
+        self.resources, self.on_failure = resources, on_failure
+        for number, node in enumerate(self.inner):
+            node._place(f"{name}.{number}", group, index, resources, on_failure)
+
+    def create_handle(self) -> Handle:
+        """Returns a handle, to pass to other nodes."""
+        return self.handle_class(self)
+
+    @property
+    @abc.abstractmethod
+    def handles(self) -> list[Handle]:
+        """The handles that the node turns into clients, those of inner nodes left out."""
+
+    @abc.abstractmethod
+    def check(self) -> None:
+        """Checks what can be checked before anything is built; inner nodes are checked by themselves.
+
+        Raises:
+          LaunchError: something is wrong; names the node.
+        """
+
+    @abc.abstractmethod
+    def build(self, context: Context) -> Built:
+        """Brings the node to life, in the thread or process that it runs in."""
+
+    def __repr__(self) -> str:
+        return self.name or type(self).__name__
+
+
+class CallNode(Node):
+    """A node that is described by a call of a function or class, made in the node."""
+
+    #: Whether arguments that are missing at first may come later.
+    arguments_may_follow = False
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):
         if not callable(function):
@@ -75,10 +144,6 @@ class Node(abc.ABC):
             (signature.bind_partial if partial else signature.bind)(*self.args, **self.kwargs)
         except TypeError as error:
             raise LaunchError(f"{self!r}: {error}; expected {_name_of(self.function)}{signature}") from error
-
-    def create_handle(self) -> Handle:
-        """Returns a handle, to pass to other nodes."""
-        return self.handle_class(self)
 
     @property
     def handles(self) -> list[Handle]:
@@ -105,10 +170,6 @@ class Node(abc.ABC):
         unwrapped = _unwrap((self.args, self.kwargs), context)
         args, kwargs = _build_deferred(map_handles(unwrapped, lambda handle: handle.dereference(context)))
         return self.function(*args, **kwargs)
-
-    @abc.abstractmethod
-    def build(self, context: Context) -> Built:
-        """Brings the node to life, in the thread or process that it runs in."""
 
     def __repr__(self) -> str:
         return f"{self.name or type(self).__name__}({_name_of(self.function)})"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlpad.errors import nearest
 from rlpad.launch.errors import LaunchError
-from rlpad.launch.nodes.base import Built, Node
+from rlpad.launch.nodes.base import Built, CallNode
 from rlpad.launch.nodes.python import built_object
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _OPTIONS = ("thread_pool_size",)
 
 
-class CourierNode(Node):
+class CourierNode(CallNode):
     """Makes an object and serves its public methods: `CourierNode(Class, *args, **kwargs)`.
 
     The object is also run, if it's a worker or has `run()`; it's served until the program ends, even when its

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rlpad.launch.errors import LaunchError
 from rlpad.launch.handles import Handle
-from rlpad.launch.nodes.base import Built, Node
+from rlpad.launch.nodes.base import Built, CallNode
 from rlpad.launch.worker import CallOnce, closer, is_worker
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class _NoHandle(Handle):
         raise LaunchError(f"{self.name} {self.refusal}")
 
 
-class PyNode(Node):
+class PyNode(CallNode):
     """Calls a function once: `PyNode(function, *args, **kwargs)`."""
 
     handle_class = _NoHandle
@@ -42,7 +42,7 @@ class PyNode(Node):
         return Built(worker=CallOnce(lambda: self.call(context)))
 
 
-class PyClassNode(Node):
+class PyClassNode(CallNode):
     """Makes an object and runs it: `PyClassNode(Class, *args, **kwargs)`.
 
     A worker is stepped; of another object `run()` is called, if it has one.

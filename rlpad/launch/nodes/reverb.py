@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlpad.launch.handles import Handle
-from rlpad.launch.nodes.base import Built, Node
+from rlpad.launch.nodes.base import Built, CallNode
 
 if TYPE_CHECKING:
     from rlpad.launch.context import Context
@@ -23,7 +23,7 @@ class ReverbHandle(Handle):
         return reverb.Client(context.address(self.name))
 
 
-class ReverbNode(Node):
+class ReverbNode(CallNode):
     """Serves replay tables with dm-reverb: `ReverbNode(priority_tables_fn)`.
 
     The server chooses a free port. It listens on every interface and knows no authentication: whoever can
