@@ -36,7 +36,9 @@ from rlpad.launch.messages import (
     StopNode,
 )
 from rlpad.launch.nodes.base import Built, Node
+from rlpad.launch.resources import Grant
 from rlpad.launch.rpc import Client, Server
+from rlpad.launch.rpc.client import CALL_TIMEOUT_SECONDS
 from rlpad.launch.rpc.codec import dump_exception
 from rlpad.launch.worker import step_until_done
 
@@ -105,18 +107,25 @@ def _set_up_process(spawn: Spawn) -> None:
     started = time.strftime("%Y-%m-%d %H:%M:%S")
     if spawn.log is not None:
         print(f"-- {spawn.name} started at {started}, epoch {spawn.epoch}, process {os.getpid()}", flush=True)
-    if spawn.threads is not None:
-        os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(spawn.threads)))
     # Libraries leave temporary files behind (TensorFlow its generated code); these end with the program.
     os.environ["TMPDIR"] = spawn.folder
     tempfile.tempdir = None
-    os.environ.update(spawn.env)
-    if spawn.jax_platform is not None:
-        os.environ["JAX_PLATFORMS"] = spawn.jax_platform
+    _take_resources(spawn.grant)
+
+
+def _take_resources(grant: Grant) -> None:
+    sys.argv[1:] = grant.args
+    if grant.cpus is not None:
+        os.sched_setaffinity(0, grant.cpus)
+    if grant.threads is not None:
+        os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(grant.threads)))
+    os.environ.update(grant.env)
+    if grant.jax_platform is not None:
+        os.environ["JAX_PLATFORMS"] = grant.jax_platform
         jax = sys.modules.get("jax")
         if jax is not None:
             # Loaded before the fork: it has read its environment already.
-            jax.config.update("jax_platforms", spawn.jax_platform)
+            jax.config.update("jax_platforms", grant.jax_platform)
 
 
 class _Control:
@@ -228,9 +237,14 @@ class _ProcessContext(Context):
 
         return HostedRun(Parts(nodes, self._inner, self, first), announce).build()
 
-    def connect(self, name: str) -> Client:
+    def connect(self, name: str, *, call_timeout: float | None = None) -> Client:
         """Returns a client that asks the supervisor for the address, anew after each restart."""
-        return Client(_Resolver(self._control, name), connect_timeout=BUILD_TIMEOUT_SECONDS, name=name)
+        return Client(
+            _Resolver(self._control, name),
+            connect_timeout=BUILD_TIMEOUT_SECONDS,
+            call_timeout=call_timeout or CALL_TIMEOUT_SECONDS,
+            name=name,
+        )
 
     def address(self, name: str) -> str:
         """Waits until a node is up and returns its address."""

@@ -6,6 +6,9 @@ import abc
 import contextlib
 import contextvars
 import dataclasses
+import functools
+import inspect
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +19,8 @@ from rlpad.launch.errors import LaunchError
 if TYPE_CHECKING:
     from rlpad.launch.nodes.base import Built, Node
 
+#: What is called when a program stops: without arguments, or with those of a signal's handler.
+StopHandler = Callable[..., object]
 #: Seconds for which a call waits until a node is built, or started again.
 BUILD_TIMEOUT_SECONDS = 600.0
 #: Seconds that handlers of a stop get before their node ends.
@@ -62,34 +67,53 @@ class Context(abc.ABC):
     def __init__(self, info: NodeInfo, stop_event: threading.Event):
         self.info = info
         self.stop_event = stop_event
-        self._handlers: list[threading.Thread] = []
+        self._handlers: list[tuple[StopHandler, threading.Thread]] = []
 
     @property
     def has_stop_handlers(self) -> bool:
         """Whether a stop of the program is waited for by `register_stop_handler`."""
         return bool(self._handlers)
 
-    def add_stop_handler(self, handler: Callable[[], object]) -> None:
+    def add_stop_handler(self, handler: StopHandler) -> None:
         """Has `handler` called in a thread of its own when the program stops."""
         context = contextvars.copy_context()
 
         def wait() -> None:
             self.stop_event.wait()
-            context.run(handler)
+            if entry in self._handlers:
+                context.run(call)
 
+        call = _without_arguments(handler)
         thread = threading.Thread(target=wait, name="rlpad-stop-handler", daemon=True)
-        self._handlers.append(thread)
+        entry = (handler, thread)
+        self._handlers.append(entry)
         thread.start()
+
+    def remove_stop_handler(self, handler: StopHandler) -> None:
+        """Takes back `add_stop_handler`.
+
+        Raises:
+          LaunchError: it isn't registered.
+        """
+        left = [entry for entry in self._handlers if entry[0] != handler]
+        if len(left) == len(self._handlers):
+            raise LaunchError(f"{handler!r} is no stop handler of {self.info.name}")
+        self._handlers = left
 
     def join_stop_handlers(self) -> None:
         """Waits for the handlers of a program that has stopped, for a bounded time."""
         deadline = time.monotonic() + STOP_HANDLER_SECONDS
-        for thread in self._handlers:
+        for _, thread in self._handlers:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     @abc.abstractmethod
-    def connect(self, name: str) -> Any:
-        """Returns a client of the node called `name`."""
+    def connect(self, name: str, *, call_timeout: float | None = None) -> Any:
+        """Returns a client of the node called `name`.
+
+        Args:
+          name: the node.
+          call_timeout: seconds after which its calls end with `CallTimeout` if they don't say otherwise.
+        """
 
     @abc.abstractmethod
     def address(self, name: str) -> str:
@@ -213,13 +237,34 @@ def wait_for_stop(timeout: float | None = None) -> bool:
     return stop_event().wait(timeout)
 
 
-def register_stop_handler(handler: Callable[[], object]) -> None:
+def register_stop_handler(handler: StopHandler) -> None:
     """Has `handler` called in a thread of its own, once, when the program stops; it has two seconds.
+
+    One that needs two arguments, as handlers of signals do, gets SIGTERM and None.
 
     Raises:
       LaunchError: not called from a node.
     """
     current().add_stop_handler(handler)
+
+
+def unregister_stop_handler(handler: StopHandler) -> None:
+    """Takes back `register_stop_handler`; called in the node that registered it.
+
+    Raises:
+      LaunchError: not called from a node, or it isn't registered there.
+    """
+    current().remove_stop_handler(handler)
+
+
+def _without_arguments(handler: StopHandler) -> Callable[[], object]:
+    try:
+        inspect.signature(handler).bind()
+    except TypeError:
+        return functools.partial(handler, signal.SIGTERM, None)
+    except ValueError:  # a builtin whose signature can't be read
+        pass
+    return handler
 
 
 def wait_event(event: threading.Event, stop: threading.Event, timeout: float) -> bool:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import datetime
 import functools
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from rlpad.errors import nearest
+from rlpad.launch import context as context_lib
 from rlpad.launch.errors import LaunchError
 
 if TYPE_CHECKING:
     from rlpad.launch.context import Context
     from rlpad.launch.nodes.base import Node
+
+
+#: Options of Launchpad's clients that have no counterpart here.
+_IDLE_CLIENT_OPTIONS = ("compress", "wait_for_ready", "chunk_tensors", "load_balancing_policy", "propagate_deadline")
 
 
 class Handle:
@@ -25,9 +33,23 @@ class Handle:
     #: Why such a node can't be called by others, if so.
     refusal = ""
 
-    def __init__(self, node: Node):
+    def __init__(self, node: Node, client_options: Mapping[str, Any] | None = None):
         self._node: Node | None = node
         self._name = ""
+        self._client_options = dict(client_options or {})
+
+    def set_client_kwargs(self, **options: Any) -> None:
+        """Sets options of the clients that this handle becomes.
+
+        Args:
+          **options: `call_timeout`: seconds (or a `timedelta`) after which a call ends with `CallTimeout` if it
+            doesn't say otherwise; None or 0 for the default. What Launchpad's clients took besides is accepted and
+            makes no difference.
+
+        Raises:
+          LaunchError: an option is unknown or wrong.
+        """
+        self._client_options = check_client_options(options)
 
     @property
     def name(self) -> str:
@@ -47,21 +69,45 @@ class Handle:
         """The node, in the process that built the program."""
         return self._node
 
-    def dereference(self, context: Context) -> Any:
-        """Returns a client of the node for the node of `context`."""
-        return context.connect(self.name)
+    def dereference(self, context: Context | None = None) -> Any:
+        """Returns a client of the node, for the node of `context` or for the one that this is called in.
 
-    def __reduce__(self) -> tuple[Callable[..., Handle], tuple[type[Handle], str]]:
-        return _named_handle, (type(self), self.name)
+        The launching process may call it, too, while one program runs there.
+
+        Raises:
+          LaunchError: this is called outside of a program.
+        """
+        return (context or context_lib.current()).connect(self.name, **self._client_options)
+
+    def __reduce__(self) -> tuple[Callable[..., Handle], tuple[type[Handle], str, dict[str, Any]]]:
+        return _named_handle, (type(self), self.name, self._client_options)
 
     def __repr__(self) -> str:
         named = self._name or (self._node.name if self._node is not None else None) or "a node in no program"
         return f"<{type(self).__name__} of {named}>"
 
 
-def _named_handle(kind: type[Handle], name: str) -> Handle:
+def check_client_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of clients that make a difference.
+
+    Raises:
+      LaunchError: one is unknown or wrong.
+    """
+    known = ("call_timeout", *_IDLE_CLIENT_OPTIONS)
+    for name in options:
+        if name not in known:
+            raise LaunchError(f"clients have no option {name!r}{nearest(name, known)}")
+    timeout = options.get("call_timeout")
+    if isinstance(timeout, datetime.timedelta):
+        timeout = timeout.total_seconds()
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
+        raise LaunchError(f"call_timeout must be a number of seconds, got {timeout!r}")
+    return {"call_timeout": timeout} if timeout else {}
+
+
+def _named_handle(kind: type[Handle], name: str, client_options: dict[str, Any]) -> Handle:
     handle = kind.__new__(kind)
-    handle._node, handle._name = None, name
+    handle._node, handle._name, handle._client_options = None, name, client_options
     return handle
 
 
@@ -197,10 +243,13 @@ class Deferred:
     """Builds an argument in the node instead of in the launching process: for what can't be pickled.
 
     `Deferred(make_env, seed)` is replaced by `make_env(seed)` when the node is built. Handles among its
-    arguments are dereferenced, and deferred arguments may be nested.
+    arguments are dereferenced, and deferred arguments may be nested. What the constructor raises gets a note that says
+    where the `Deferred` was made.
     """
 
     def __init__(self, constructor: Callable[..., Any], *args: Any, **kwargs: Any):
+        frame = sys._getframe(1)
+        self.made_at = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         self.constructor = constructor
         self.args = args
         self.kwargs = kwargs

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cloudpickle
 
 from rlpad.errors import nearest
+from rlpad.launch import launchpad
+from rlpad.launch.address import SimpleLocalAddressBuilder, bind_addresses
 from rlpad.launch.errors import LaunchError
+from rlpad.launch.launchpad import LaunchType, PythonProcess
 from rlpad.launch.program import Program
+from rlpad.launch.resources import Resources
 from rlpad.launch.run import Run
 
-#: Launchers by name; the last four are Launchpad's names for the same things.
-LAUNCHERS = {
-    "inline": "inline",
-    "threads": "threads",
-    "processes": "processes",
-    "local_mt": "threads",
-    "test_mt": "threads",
-    "local_mp": "processes",
-    "test_mp": "processes",
-}
+LAUNCHERS = ("inline", "threads", "processes")
 #: Seconds from a stop to the end: those who ignore it are killed in time for that.
 STOP_NOTICE_SECONDS = 9.0
 
 
 def launch(
-    program: Program,
-    launcher: str = "processes",
+    program: Program | Sequence[Program],
+    launcher: str | LaunchType | None = None,
     *,
     run_dir: str | None = None,
     seed: int = 0,
@@ -33,12 +31,19 @@ def launch(
     stop_notice_s: float = STOP_NOTICE_SECONDS,
     handle_signals: bool = True,
     test_serialization: bool = False,
+    launch_type: str | LaunchType | None = None,
+    local_resources: Mapping[str, PythonProcess | Resources] | None = None,
+    test_case: Any = None,
+    terminal: str | None = None,
+    serialize_py_nodes: bool | None = None,
+    xm_resources: Any = None,
 ) -> Run:
     """Launches a program.
 
     Args:
-      program: what to run.
-      launcher: `inline`, `threads` or `processes`.
+      program: what to run; Launchpad's list of one program is taken as well.
+      launcher: `inline`, `threads` or `processes`, or one of Launchpad's names for the last two. By default what
+        `--lp_launch_type` says if absl reads the command line, else `processes`.
       run_dir: folder for what the nodes leave behind; `processes` writes one log per node to its `logs/`.
       seed: seed of the program; every node gets one of its own from it.
       preload: modules that `processes` loads once, before its nodes are forked.
@@ -46,6 +51,14 @@ def launch(
       handle_signals: whether Ctrl-C and SIGTERM stop the program; only in the main thread.
       test_serialization: under `inline` and `threads`, send all that nodes pass to each other through the
         codec.
+      launch_type: the same as `launcher`.
+      local_resources: under `processes`, resources of groups by label, instead of (`Resources`) or besides
+        (`PythonProcess`) those that the program gives them.
+      test_case: a `unittest.TestCase`, at whose end the program is stopped.
+      terminal: Launchpad's name of a terminal; nothing is opened, as output of nodes goes to the run directory.
+      serialize_py_nodes: whether to check before the start, under any launcher, that nodes can be pickled; by default
+        for `test_mt`.
+      xm_resources: must be None.
 
     Returns:
       The run; wait for it with `run.wait()`.
@@ -53,37 +66,85 @@ def launch(
     Raises:
       LaunchError: the launcher is unknown or the program can't be launched as it stands; nothing has started.
     """
-    kind = LAUNCHERS.get(str(getattr(launcher, "value", launcher)))
-    if kind is None:
-        known = ("inline", "threads", "processes")
-        hint = nearest(str(launcher), known)
-        raise LaunchError(f"unknown launcher {launcher!r}; expected {', '.join(known)}{hint}")
+    program = launchpad.check_programs(program)
+    asked = _asked(launcher, launch_type)
+    kind = _kind(asked)
     if not stop_notice_s > 0:
         raise LaunchError(f"stop_notice_s must be above 0, got {stop_notice_s}")
+    if xm_resources is not None:
+        raise LaunchError("xm_resources is for Vertex AI, which rlpad doesn't launch on")
     program.check()
-    if kind == "inline":
-        from rlpad.launch.launchers.inline import InlineRun
-        from rlpad.launch.launchers.local import Parts
+    resources = launchpad.apply_resources(program, local_resources or {})
+    if serialize_py_nodes or (serialize_py_nodes is None and asked == LaunchType.TEST_MULTI_THREADING.value):
+        _check_pickles(program)
+    if terminal is not None:
+        launchpad.check_terminal(terminal)
+    bind_addresses(program, SimpleLocalAddressBuilder())
+    run: Run
+    if kind == "processes":
+        from rlpad.launch.launchers.processes import ProcessesRun
 
-        parts = Parts.whole(program, run_dir, seed)
-        return InlineRun(parts, handle_signals=handle_signals, test_serialization=test_serialization)
-    if kind == "threads":
-        from rlpad.launch.launchers.local import Parts
-        from rlpad.launch.launchers.threads import ThreadsRun
-
-        return ThreadsRun(
-            Parts.whole(program, run_dir, seed),
+        run = ProcessesRun(
+            program,
+            run_dir=run_dir,
+            seed=seed,
+            resources=resources,
+            preload=preload,
             handle_signals=handle_signals,
             stop_notice_s=stop_notice_s,
-            test_serialization=test_serialization,
         )
-    from rlpad.launch.launchers.processes import ProcessesRun
+    else:
+        run = _launch_here(kind, program, run_dir, seed, handle_signals, stop_notice_s, test_serialization)
+    if test_case is not None:
+        test_case.addCleanup(run.kill)
+    return run
 
-    return ProcessesRun(
-        program,
-        run_dir=run_dir,
-        seed=seed,
-        preload=preload,
-        handle_signals=handle_signals,
-        stop_notice_s=stop_notice_s,
+
+def _launch_here(
+    kind: str,
+    program: Program,
+    run_dir: str | None,
+    seed: int,
+    handle_signals: bool,
+    stop_notice_s: float,
+    test_serialization: bool,
+) -> Run:
+    """Launches a program whose nodes are all in this process."""
+    from rlpad.launch.launchers.inline import InlineRun
+    from rlpad.launch.launchers.local import Parts
+    from rlpad.launch.launchers.threads import ThreadsRun
+
+    parts = Parts.whole(program, run_dir, seed)
+    if kind == "inline":
+        return InlineRun(parts, handle_signals=handle_signals, test_serialization=test_serialization)
+    return ThreadsRun(
+        parts, handle_signals=handle_signals, stop_notice_s=stop_notice_s, test_serialization=test_serialization
     )
+
+
+def _asked(launcher: str | LaunchType | None, launch_type: str | LaunchType | None) -> str:
+    if launcher is not None and launch_type is not None and launcher != launch_type:
+        raise LaunchError(f"launcher and launch_type are the same thing, got {launcher!r} and {launch_type!r}")
+    asked = launcher or launch_type or launchpad.LAUNCH_TYPE.value or "processes"
+    return str(getattr(asked, "value", asked))
+
+
+def _kind(asked: str) -> str:
+    """Returns rlpad's name of a launcher."""
+    if asked in LAUNCHERS:
+        return asked
+    for launch_type, kind in launchpad.LAUNCHER_OF.items():
+        if asked == launch_type.value:
+            return kind
+    raise LaunchError(f"unknown launcher {asked!r}; expected {', '.join(LAUNCHERS)}{nearest(asked, LAUNCHERS)}")
+
+
+def _check_pickles(program: Program) -> None:
+    for node in program.nodes.values():
+        try:
+            cloudpickle.dumps(node)
+        except Exception as error:
+            text = (
+                f"The nodes associated to {node.group} ({type(node).__name__}) were not serializable using cloudpickle."
+            )
+            raise LaunchError(f"{text} {type(error).__name__}: {error}") from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from rlpad.launch.resources import Grant
+
 
 @dataclasses.dataclass(frozen=True)
 class ServerSetup:
@@ -35,9 +37,7 @@ class Spawn:
       folder: private folder for sockets.
       control: path of the supervisor's socket.
       log: path of the log file, or None to share the launcher's output.
-      threads: CPU threads of its libraries, or None.
-      jax_platform: platform for JAX, or None.
-      env: further environment variables.
+      grant: what it gets of the machine.
     """
 
     name: str
@@ -47,9 +47,7 @@ class Spawn:
     folder: str
     control: str
     log: str | None
-    threads: int | None
-    jax_platform: str | None
-    env: dict[str, str]
+    grant: Grant
 
 
 @dataclasses.dataclass(frozen=True)

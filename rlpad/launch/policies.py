@@ -1,9 +1,8 @@
-"""What happens when a node dies, and what it runs on."""
+"""What happens when a node dies."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
 from rlpad.launch.errors import LaunchError
 
@@ -41,23 +40,3 @@ class Ignore:
 
 
 FailurePolicy = Stop | Restart | Ignore
-
-
-@dataclasses.dataclass(frozen=True)
-class Resources:
-    """What a node runs on, where it has a process of its own.
-
-    Attributes:
-      threads: CPU threads of its compute libraries; None leaves it to them.
-      jax_platform: platform for JAX, such as `cpu`; None leaves it to JAX.
-      env: further environment variables; those that a library reads when it's loaded come too late for what
-        the fork server has preloaded.
-    """
-
-    threads: int | None = None
-    jax_platform: str | None = None
-    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.threads is not None and self.threads < 1:
-            raise LaunchError(f"threads must be at least 1, got {self.threads}")

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from rlpad.launch.errors import LaunchError
 from rlpad.launch.handles import Handle
 from rlpad.launch.nodes.base import Node
-from rlpad.launch.policies import FailurePolicy, Resources, Stop
+from rlpad.launch.policies import FailurePolicy, Stop
+from rlpad.launch.resources import Resources
 
 _LABEL = re.compile(r"[A-Za-z0-9_.+-]+")
 
@@ -28,7 +29,7 @@ class Program:
             raise LaunchError("a program needs a name")
         self.name = name
         self._nodes: dict[str, Node] = {}
-        self._sizes: dict[str, int] = {}
+        self._groups: dict[str, list[Node]] = {}
         self._group: tuple[str, Resources, FailurePolicy] | None = None
 
     @contextlib.contextmanager
@@ -77,9 +78,9 @@ class Program:
         group, resources, on_failure = self._group
         if label is not None and label != group:
             raise LaunchError(f"The given label does not match the current group: {label} vs {group}.")
-        index = self._sizes.get(group, 0)
+        index = len(self._groups.get(group, ()))
         node.place(f"{group}/{index}", group, index, resources, on_failure)
-        self._sizes[group] = index + 1
+        self._groups.setdefault(group, []).append(node)
         self._nodes[f"{group}/{index}"] = node
         return node.create_handle()
 
@@ -90,7 +91,27 @@ class Program:
 
     def group_size(self, group: str) -> int:
         """Returns the number of nodes in a group."""
-        return self._sizes[group]
+        return len(self._groups[group])
+
+    @property
+    def groups(self) -> dict[str, list[Node]]:
+        """The nodes of each group, by its label."""
+        return {label: list(nodes) for label, nodes in self._groups.items()}
+
+    @property
+    def current_group(self) -> str:
+        """The label of the open group.
+
+        Raises:
+          LaunchError: none is open.
+        """
+        if self._group is None:
+            raise LaunchError("Current group is only available in group context.")
+        return self._group[0]
+
+    def get_all_nodes(self) -> list[Node]:
+        """Returns all nodes, in the order in which they were added."""
+        return list(self._nodes.values())
 
     def check(self) -> None:
         """Checks that the program can be launched.

@@ -63,12 +63,14 @@ def finish(path: str, wait_for: int = 0) -> None:
     write(path, f"{lp.node_info().name} finished")
 
 
-def die_times(path: str, times: int, code: int = 3) -> None:
+def die_times(path: str, times: int, wait: bool = False) -> None:
     """Dies in its first epochs."""
     info = lp.node_info()
     write(path, f"{info.name} epoch {info.epoch}")
     if info.epoch <= times:
-        os._exit(code)
+        os._exit(3)
+    if wait:
+        lp.wait_for_stop()
 
 
 class TestThreads:
@@ -185,7 +187,9 @@ class TestThreads:
         path = tmp_path / "out"
         program = lp.Program("p")
         with program.group("c", on_failure=lp.Restart(max_restarts=2, backoff_s=0.01)):
-            colocation = lp.MultiThreadingColocation([lp.PyNode(die_times, str(path), 1), lp.CourierNode(Peer)])
+            colocation = lp.MultiThreadingColocation(
+                [lp.PyNode(die_times, str(path), 1, wait=True), lp.CourierNode(Peer)]
+            )
             program.add_node(colocation)
         run = start(program, "processes")
         client = run.client(colocation.inner[1].create_handle())

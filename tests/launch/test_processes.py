@@ -250,6 +250,7 @@ def test_a_node_without_heartbeat_is_killed_and_named(tmp_path):
         program,
         run_dir=str(tmp_path / "run"),
         seed=0,
+        resources={},
         preload=(),
         handle_signals=False,
         stop_notice_s=5.0,

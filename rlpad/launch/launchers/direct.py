@@ -19,15 +19,16 @@ class DirectClient:
     #: Calls don't leave this process.
     in_process = True
 
-    def __init__(self, node: LocalNode):
+    def __init__(self, node: LocalNode, call_timeout: float | None = None):
         self._node = node
+        self._call_timeout = call_timeout
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
-        node = self._node
+        node, default = self._node, self._call_timeout
 
-        def call(*args: Any, timeout: float | None = None, retry: int = 0, **kwargs: Any) -> Any:
+        def call(*args: Any, timeout: float | None = default, retry: int = 0, **kwargs: Any) -> Any:
             del retry  # a direct call can't get lost
             if timeout is None or node.runtime.single_threaded:
                 return node.call(name, args, kwargs)
@@ -40,6 +41,7 @@ class DirectClient:
     def __call__(self, *args: Any, timeout: float | None = None, retry: int = 0, **kwargs: Any) -> Any:
         """Calls the object itself."""
         del retry
+        timeout = self._call_timeout if timeout is None else timeout
         if timeout is None or self._node.runtime.single_threaded:
             return self._node.call("__call__", args, kwargs)
         return _within(self._node, "__call__", timeout, args, kwargs)

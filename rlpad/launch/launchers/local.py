@@ -33,12 +33,12 @@ class LocalContext(Context):
         self._runtime = runtime
         self.single_threaded = runtime.single_threaded
 
-    def connect(self, name: str) -> Any:
+    def connect(self, name: str, *, call_timeout: float | None = None) -> Any:
         """Returns a client that calls the node's object directly, if it's in this process."""
         outer = self._runtime.outer
         if outer is not None and name not in self._runtime.nodes:
-            return outer.connect(name)
-        return DirectClient(self._runtime.nodes[name])
+            return outer.connect(name, call_timeout=call_timeout)
+        return DirectClient(self._runtime.nodes[name], call_timeout)
 
     def address(self, name: str) -> str:
         """Returns the address of a node with its own transport, building it if need be."""
@@ -251,6 +251,7 @@ class LocalRuntime:
       scopes: of each node, what it stops with.
       nodes: the nodes by name.
       outer: the program around them, or None.
+      context: the program as threads see it that no node started.
       single_threaded: whether one thread runs all of them.
       test_serialization: whether all that they pass to each other goes through the codec.
     """
@@ -268,8 +269,8 @@ class LocalRuntime:
         self.nodes = {name: LocalNode(leaves[name], self, info) for name, info in parts.infos.items()}
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._scratch_lock = threading.Lock()
-        self._context = LocalContext(next(iter(parts.infos.values())), self, self.stop_event)
-        self._context.several_nodes = len(self.nodes) > 1
+        self.context = LocalContext(next(iter(parts.infos.values())), self, self.stop_event)
+        self.context.several_nodes = len(self.nodes) > 1
 
     @property
     def stop_event(self) -> threading.Event:
@@ -305,15 +306,15 @@ class LocalRuntime:
     def start(self) -> None:
         """Makes the program known to threads that its nodes start, if it isn't as part of another."""
         if self.outer is None:
-            context_lib.add_live(self._context)
+            context_lib.add_live(self.context)
 
     def end(self) -> None:
         """Takes back what `start` did, and removes the temporary folder."""
-        self._context.join_stop_handlers()
+        self.context.join_stop_handlers()
         if self._scratch is not None:
             self._scratch.cleanup()
         if self.outer is None:
-            context_lib.remove_live(self._context)
+            context_lib.remove_live(self.context)
 
 
 class LocalRun(Run):
@@ -339,9 +340,9 @@ class LocalRun(Run):
         """Returns where every node stands."""
         return {name: NodeStatus(node.state) for name, node in self._runtime.nodes.items()}
 
-    def client(self, handle: Handle) -> DirectClient:
+    def client(self, handle: Handle) -> Any:
         """Returns a client of a node."""
-        return DirectClient(self._runtime.nodes[handle.name])
+        return handle.dereference(self._runtime.context)
 
 
 def node_info_of(program: Program, node: Node, run_dir: str | None, seed: int) -> NodeInfo:

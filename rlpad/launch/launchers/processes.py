@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+import time
+import weakref
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 
+from rlpad.launch import context as context_lib
+from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, Context, NodeInfo
 from rlpad.launch.errors import LaunchError, PeerGone
 from rlpad.launch.handles import Handle
 from rlpad.launch.launchers.local import node_info_of
 from rlpad.launch.messages import Spawn
 from rlpad.launch.nodes.base import Node
 from rlpad.launch.program import Program
+from rlpad.launch.resources import Grant, Resources, allocate
 from rlpad.launch.rpc import Client
+from rlpad.launch.rpc.client import CALL_TIMEOUT_SECONDS
 from rlpad.launch.run import NodeStatus, Run, SignalHandlers
 from rlpad.launch.supervisor import SupervisedNode, Supervisor, control_path, make_folder
 
@@ -35,6 +42,7 @@ class ProcessesRun(Run):
         *,
         run_dir: str | None,
         seed: int,
+        resources: Mapping[str, Resources],
         preload: Sequence[str],
         handle_signals: bool,
         stop_notice_s: float,
@@ -42,20 +50,21 @@ class ProcessesRun(Run):
     ):
         super().__init__()
         processes = [process for node in program.nodes.values() for process in node.processes()]
+        sizes = {label: len(nodes) for label, nodes in program.groups.items()}
+        wanted = [resources.get(node.group, node.resources) for node, _ in processes]
+        grants = allocate([node for node, _ in processes], wanted, sizes)
         payloads = [self._pickled(program, node, leaves, run_dir, seed) for node, leaves in processes]
         logs = _log_folder(run_dir)
         folder = make_folder()
         nodes = [
             SupervisedNode(
                 str(node.name),
-                _Spawner(node, payload, program.name, folder, logs),
+                _Spawner(node, payload, grant, program.name, folder, logs),
                 node.on_failure,
                 leaves={str(leaf.name): None for leaf in leaves},
             )
-            for (node, leaves), payload in zip(processes, payloads, strict=True)
+            for (node, leaves), payload, grant in zip(processes, payloads, grants, strict=True)
         ]
-        self._clients: dict[str, Client] = {}
-        self._clients_lock = threading.Lock()
         self._supervisor = Supervisor(
             self,
             nodes,
@@ -65,9 +74,12 @@ class ProcessesRun(Run):
             stop_notice_s=stop_notice_s,
             heartbeat_timeout_s=heartbeat_timeout_s,
         )
+        info = node_info_of(program, processes[0][0], run_dir, seed)
+        self._context = _LauncherContext(self, self._supervisor, info, folder)
         self._signals = SignalHandlers(self)
         if handle_signals:
             self._signals.install()
+        context_lib.add_live(self._context)
         self._supervisor.start()
 
     @staticmethod
@@ -87,6 +99,7 @@ class ProcessesRun(Run):
         return ended
 
     def _begin_stop(self) -> None:
+        self._context.stop_event.set()
         self._supervisor.ask_stop()
 
     def kill(self) -> None:
@@ -99,38 +112,91 @@ class ProcessesRun(Run):
 
     def _close(self) -> None:
         self._signals.restore()
-        with self._clients_lock:
-            for client in self._clients.values():
-                client.close()
-            self._clients = {}
+        self._context.close()
 
     def status(self) -> dict[str, NodeStatus]:
         """Returns where every node stands."""
         return self._supervisor.status()
 
-    def client(self, handle: Handle) -> Client:
+    def client(self, handle: Handle) -> Any:
         """Returns a client of a node; it waits for a node that isn't up yet."""
-        supervisor, name = self._supervisor, handle.name
+        return handle.dereference(self._context)
+
+    def ended(self, killed: tuple[str, ...] = ()) -> None:
+        """Makes what was requested the outcome; the program isn't known here any more."""
+        context_lib.remove_live(self._context)
+        super().ended(killed)
+
+
+class _LauncherContext(Context):
+    """The program as the launching process sees it."""
+
+    several_nodes = True  # and none of them in this process
+
+    def __init__(self, run: ProcessesRun, supervisor: Supervisor, info: NodeInfo, folder: str):
+        super().__init__(info, threading.Event())
+        self._run = weakref.ref(run)
+        self._supervisor = supervisor
+        self._folder = folder
+        self._clients: dict[tuple[str, float | None], Client] = {}
+        self._lock = threading.Lock()
+
+    def connect(self, name: str, *, call_timeout: float | None = None) -> Client:
+        """Returns a client that finds the node through the supervisor, anew after each restart."""
 
         def address() -> str:
-            found, gone = supervisor.resolve(name)
-            if gone:
-                raise PeerGone(gone)
+            found = self._resolve(name)
             if found is None:
                 raise LookupError(f"{name} isn't up yet")
             return found
 
-        with self._clients_lock:
-            if name not in self._clients:
-                self._clients[name] = Client(address, name=name)
-            return self._clients[name]
+        with self._lock:
+            key = name, call_timeout
+            if key not in self._clients:
+                timeout = call_timeout or CALL_TIMEOUT_SECONDS
+                self._clients[key] = Client(address, call_timeout=timeout, name=name)
+            return self._clients[key]
+
+    def _resolve(self, name: str) -> str | None:
+        found, gone = self._supervisor.resolve(name)
+        if gone:
+            raise PeerGone(gone)
+        return found
+
+    def address(self, name: str) -> str:
+        """Waits until a node is up and returns its address."""
+        deadline = time.monotonic() + BUILD_TIMEOUT_SECONDS
+        while time.monotonic() < deadline:
+            found = self._resolve(name)
+            if found is not None:
+                return found
+            time.sleep(0.02)
+        raise PeerGone(f"{name} didn't come up")
+
+    def scratch(self) -> str:
+        """Returns the launch's private folder; the fork server removes it."""
+        return self._folder
+
+    def stop(self, reason: str, status: str) -> None:
+        """Stops the program."""
+        run = self._run()
+        if run is not None:
+            run.stop(reason, status)
+
+    def close(self) -> None:
+        """Closes all clients."""
+        with self._lock:
+            for client in self._clients.values():
+                client.close()
+            self._clients = {}
 
 
 class _Spawner:
     """Makes the request that starts a node, for each epoch anew."""
 
-    def __init__(self, node: Node, payload: bytes, program: str, folder: str, logs: str | None):
-        self._node, self._payload, self._program, self._folder, self._logs = node, payload, program, folder, logs
+    def __init__(self, node: Node, payload: bytes, grant: Grant, program: str, folder: str, logs: str | None):
+        self._node, self._payload, self._grant = node, payload, grant
+        self._program, self._folder, self._logs = program, folder, logs
 
     def __call__(self, epoch: int) -> Spawn:
         node = self._node
@@ -143,9 +209,7 @@ class _Spawner:
             folder=self._folder,
             control=control_path(self._folder),
             log=None if self._logs is None else os.path.join(self._logs, f"{node.group}-{node.index}.log"),
-            threads=node.resources.threads,
-            jax_platform=node.resources.jax_platform,
-            env=dict(node.resources.env),
+            grant=self._grant,
         )
 
 

@@ -14,7 +14,8 @@ from rlpad.launch.handles import Deferred, Handle, check_hidden, find_handles, m
 
 if TYPE_CHECKING:
     from rlpad.launch.context import Context
-    from rlpad.launch.policies import FailurePolicy, Resources
+    from rlpad.launch.policies import FailurePolicy
+    from rlpad.launch.resources import Resources
 
 
 @dataclasses.dataclass
@@ -167,8 +168,7 @@ class CallNode(Node):
 
     def call(self, context: Context) -> Any:
         """Calls the node's function with handles replaced by clients and deferred arguments built."""
-        unwrapped = _unwrap((self.args, self.kwargs), context)
-        args, kwargs = _build_deferred(map_handles(unwrapped, lambda handle: handle.dereference(context)))
+        args, kwargs = dereference((self.args, self.kwargs), context)
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -181,11 +181,26 @@ def _name_of(function: Any) -> str:
     return getattr(function, "__qualname__", None) or repr(function)
 
 
+def dereference(value: Any, context: Context) -> Any:
+    """Returns a nest with clients for handles, and with what `Deferred` builds; clients are made first."""
+    unwrapped = _unwrap(value, context)
+    return _build_deferred(map_handles(unwrapped, lambda handle: handle.dereference(context)))
+
+
 class _Call:
     """A deferred call whose arguments have their clients already."""
 
     def __init__(self, deferred: Deferred, args: Any, kwargs: Any):
-        self.constructor, self.args, self.kwargs = deferred.constructor, args, kwargs
+        self.constructor, self.made_at = deferred.constructor, deferred.made_at
+        self.args, self.kwargs = args, kwargs
+
+    def __call__(self) -> Any:
+        args, kwargs = _build_deferred(self.args), _build_deferred(self.kwargs)
+        try:
+            return self.constructor(*args, **kwargs)
+        except Exception as error:
+            error.add_note(f"raised by {_name_of(self.constructor)}, of the Deferred made at {self.made_at}")
+            raise
 
 
 def _map_deferred(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -207,6 +222,4 @@ def _unwrap(value: Any, context: Context) -> Any:
 
 
 def _build_deferred(value: Any) -> Any:
-    return _map_deferred(
-        value, lambda call: call.constructor(*_build_deferred(call.args), **_build_deferred(call.kwargs))
-    )
+    return _map_deferred(value, lambda call: call())

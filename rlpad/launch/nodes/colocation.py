@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from rlpad.launch.errors import LaunchError
 from rlpad.launch.handles import Handle
 from rlpad.launch.nodes.base import Built, Node
-from rlpad.launch.policies import FailurePolicy, Resources, Restart
+from rlpad.launch.policies import FailurePolicy, Restart
+from rlpad.launch.resources import Resources
 
 if TYPE_CHECKING:
     from rlpad.launch.context import Context

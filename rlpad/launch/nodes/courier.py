@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlpad.errors import nearest
 from rlpad.launch.errors import LaunchError
-from rlpad.launch.nodes.base import Built, CallNode
-from rlpad.launch.nodes.python import built_object
+from rlpad.launch.handles import Handle, check_client_options
+from rlpad.launch.nodes.base import Built
+from rlpad.launch.nodes.python import PyClassNode
 
 if TYPE_CHECKING:
     from rlpad.launch.context import Context
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _OPTIONS = ("thread_pool_size",)
 
 
-class CourierNode(CallNode):
+class CourierNode(PyClassNode):
     """Makes an object and serves its public methods: `CourierNode(Class, *args, **kwargs)`.
 
     The object is also run, if it's a worker or has `run()`; it's served until the program ends, even when its
@@ -26,6 +27,7 @@ class CourierNode(CallNode):
     `b = CourierNode(B, a.create_handle())`, then `a.configure(b.create_handle())`.
     """
 
+    handle_class = Handle
     arguments_may_follow = True
 
     def __init__(
@@ -33,6 +35,7 @@ class CourierNode(CallNode):
         constructor: Callable[..., Any],
         *args: Any,
         courier_kwargs: Mapping[str, Any] | None = None,
+        courier_client_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
         """Describes the object.
@@ -41,6 +44,7 @@ class CourierNode(CallNode):
           constructor: class, or function that makes the object.
           *args: its arguments.
           courier_kwargs: options of the service: `thread_pool_size`, the calls that may run at once (16).
+          courier_client_kwargs: options of its clients; see `Handle.set_client_kwargs`.
           **kwargs: its keyword arguments.
 
         Raises:
@@ -53,7 +57,12 @@ class CourierNode(CallNode):
         self.thread_pool_size = options.get("thread_pool_size", 16)
         if not isinstance(self.thread_pool_size, int) or self.thread_pool_size < 1:
             raise LaunchError(f"thread_pool_size must be a number of at least 1, got {self.thread_pool_size!r}")
-        super().__init__(constructor, args, kwargs)
+        self._client_options = check_client_options(courier_client_kwargs or {})
+        super().__init__(constructor, *args, **kwargs)
+
+    def create_handle(self) -> Handle:
+        """Returns a handle, to pass to other nodes."""
+        return self.handle_class(self, self._client_options)
 
     def configure(self, *args: Any, **kwargs: Any) -> None:
         """Replaces the constructor's arguments by these, before the program is launched.
@@ -72,7 +81,7 @@ class CourierNode(CallNode):
     def build(self, context: Context) -> Built:
         """Makes the object."""
         made = self.call(context)
-        built = built_object(made)
+        built = self._built(made)
         built.service = made
         built.thread_pool_size = self.thread_pool_size
         return built

@@ -19,7 +19,7 @@ class _NoHandle(Handle):
 
     refusal = "can't be called by other nodes; make it a CourierNode"
 
-    def dereference(self, context: Context) -> NoReturn:
+    def dereference(self, context: Context | None = None) -> NoReturn:
         """Raises `LaunchError`: nobody can call such a node."""
         raise LaunchError(f"{self.name} {self.refusal}")
 
@@ -27,7 +27,7 @@ class _NoHandle(Handle):
 class PyNode(CallNode):
     """Calls a function once: `PyNode(function, *args, **kwargs)`."""
 
-    handle_class = _NoHandle
+    handle_class: type[Handle] = _NoHandle
 
     def __init__(self, function: Callable[..., Any], *args: Any, **kwargs: Any):
         """Describes the call.
@@ -45,10 +45,10 @@ class PyNode(CallNode):
 class PyClassNode(CallNode):
     """Makes an object and runs it: `PyClassNode(Class, *args, **kwargs)`.
 
-    A worker is stepped; of another object `run()` is called, if it has one.
+    A worker is stepped; of another object `run()` is called, if it has one; after `disable_run()` neither.
     """
 
-    handle_class = _NoHandle
+    handle_class: type[Handle] = _NoHandle
 
     def __init__(self, constructor: Callable[..., Any], *args: Any, **kwargs: Any):
         """Describes the object.
@@ -57,16 +57,26 @@ class PyClassNode(CallNode):
           LaunchError: the constructor can't be called with these arguments.
         """
         super().__init__(constructor, args, kwargs)
+        self._runs = True
+
+    def disable_run(self) -> None:
+        """Has the object only made, not run: for tests that step it themselves."""
+        self._runs = False
+
+    def enable_run(self) -> None:
+        """Takes back `disable_run`."""
+        self._runs = True
 
     def build(self, context: Context) -> Built:
         """Makes the object."""
-        return built_object(self.call(context))
+        return self._built(self.call(context))
 
-
-def built_object(made: Any) -> Built:
-    """Finds out how to run an object: as a worker, by its `run`, or not at all."""
-    if is_worker(made):
-        return Built(worker=made, close=made.close)
-    run = getattr(type(made), "run", None)
-    worker = CallOnce(made.run) if callable(run) else None
-    return Built(worker=worker, close=closer(made))
+    def _built(self, made: Any) -> Built:
+        """Finds out how to run an object: as a worker, by its `run`, or not at all."""
+        if not self._runs:
+            return Built(close=closer(made))
+        if is_worker(made):
+            return Built(worker=made, close=made.close)
+        run = getattr(type(made), "run", None)
+        worker = CallOnce(made.run) if callable(run) else None
+        return Built(worker=worker, close=closer(made))

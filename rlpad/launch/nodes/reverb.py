@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlpad.launch import context as context_lib
 from rlpad.launch.handles import Handle
 from rlpad.launch.nodes.base import Built, CallNode
 
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 class ReverbHandle(Handle):
     """Becomes a `reverb.Client`."""
 
-    def dereference(self, context: Context) -> Any:
+    def dereference(self, context: Context | None = None) -> Any:
         """Returns a client of the server, once the server is up."""
         import reverb
 
-        return reverb.Client(context.address(self.name))
+        return reverb.Client((context or context_lib.current()).address(self.name))
 
 
 class ReverbNode(CallNode):

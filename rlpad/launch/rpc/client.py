@@ -20,6 +20,8 @@ from rlpad.launch.rpc.pool import StreamPool, is_final, open_stream
 from rlpad.launch.rpc.security import Credentials
 from rlpad.launch.rpc.stream import Stream
 
+#: Seconds after which a call ends with `CallTimeout`, unless it says otherwise.
+CALL_TIMEOUT_SECONDS = 600.0
 # So many pipelined calls may wait for their answer; then sending waits.
 MAX_IN_FLIGHT = 10_000
 
@@ -53,7 +55,7 @@ class Client:
         *,
         credentials: Credentials | None = None,
         connect_timeout: float = 30.0,
-        call_timeout: float = 600.0,
+        call_timeout: float = CALL_TIMEOUT_SECONDS,
         name: str = "",
     ):
         """Makes a client; nothing is connected yet.
