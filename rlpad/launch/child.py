@@ -21,6 +21,7 @@ from typing import Any
 from rlpad.launch import context as context_lib
 from rlpad.launch import linux
 from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, Context, NodeInfo, entered
+from rlpad.launch.debugging import debugged
 from rlpad.launch.errors import PeerGone, as_failure
 from rlpad.launch.messages import (
     AskStop,
@@ -49,7 +50,8 @@ _THREAD_VARIABLES = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NU
 
 def run_node(spawn: Spawn, parent: int) -> int:
     """Runs a node in this process until the supervisor stops it; returns the exit code."""
-    os.setsid()
+    if spawn.debugger is None:
+        os.setsid()
     linux.die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -62,8 +64,10 @@ def run_node(spawn: Spawn, parent: int) -> int:
         context = _ProcessContext(infos, spawn, control)
         context_lib.add_live(context)
         with entered(context):
-            _run(node.build(context), spawn, control, context)
+            debugged(spawn, lambda: _run(node.build(context), spawn, control, context))
     except BaseException as error:
+        if spawn.debugger != "pdb":  # which has shown it already
+            traceback.print_exception(error)
         control.fail(as_failure(spawn.name, error))
     else:
         return 0
@@ -92,6 +96,16 @@ def _set_up_process(spawn: Spawn) -> None:
     import setproctitle
 
     setproctitle.setproctitle(spawn.title)
+    if spawn.debugger is None:
+        _redirect(spawn)
+    faulthandler.enable(sys.stderr)
+    # Libraries leave temporary files behind (TensorFlow its generated code); these end with the program.
+    os.environ["TMPDIR"] = spawn.folder
+    tempfile.tempdir = None
+    _take_resources(spawn.grant)
+
+
+def _redirect(spawn: Spawn) -> None:
     if spawn.log is not None:
         log = os.open(spawn.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
@@ -103,14 +117,9 @@ def _set_up_process(spawn: Spawn) -> None:
     # A forked copy of the parent's text layers would keep what the parent had buffered.
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
-    faulthandler.enable(sys.stderr)
     started = time.strftime("%Y-%m-%d %H:%M:%S")
     if spawn.log is not None:
         print(f"-- {spawn.name} started at {started}, epoch {spawn.epoch}, process {os.getpid()}", flush=True)
-    # Libraries leave temporary files behind (TensorFlow its generated code); these end with the program.
-    os.environ["TMPDIR"] = spawn.folder
-    tempfile.tempdir = None
-    _take_resources(spawn.grant)
 
 
 def _take_resources(grant: Grant) -> None:
@@ -141,6 +150,7 @@ class _Control:
         self._answered = threading.Condition()
         self.stop_event = threading.Event()
         self._ending = False
+        self._own_group = spawn.debugger is None
         self.tell(Hello(spawn.name, spawn.epoch))
         for function in (self._listen, self._beat):
             threading.Thread(target=function, name="rlpad-control", daemon=True).start()
@@ -150,9 +160,8 @@ class _Control:
             self._connection.send(message)
 
     def fail(self, error: BaseException) -> None:
-        """Reports what the node raised, and leaves it in the log."""
+        """Reports what the node raised."""
         self._ending = True
-        traceback.print_exception(error)
         self.tell(Failed(dump_exception(error)))
 
     def resolve(self, name: str) -> str:
@@ -182,7 +191,9 @@ class _Control:
             except (EOFError, OSError):
                 if not self._ending:
                     # Without the supervisor nobody would end this process.
-                    linux.kill_group(os.getpgrp())
+                    if self._own_group:
+                        linux.kill_group(os.getpgrp())
+                    os._exit(1)
                 return
             if isinstance(message, StopNode):
                 self.stop_event.set()
@@ -280,4 +291,6 @@ class _Resolver:
 
 
 if __name__ == "__main__":
-    sys.exit(run_node(pickle.load(sys.stdin.buffer), int(sys.argv[1])))
+    with open(int(sys.argv[2]), "rb") as pipe:
+        request = pickle.load(pipe)
+    sys.exit(run_node(request, int(sys.argv[1])))

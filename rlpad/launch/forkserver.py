@@ -11,16 +11,15 @@ import contextlib
 import gc
 import importlib
 import os
-import pickle
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import warnings
 from multiprocessing.connection import Connection, wait
 
 from rlpad.launch import linux
+from rlpad.launch.foreground import start_anew
 from rlpad.launch.messages import Exited, Kill, ServerSetup, ServerUp, Spawn, Spawned
 
 
@@ -95,7 +94,7 @@ class _ForkServer:
             if message.pid in self._nodes:
                 linux.kill_group(message.pid)
             return True
-        pid = self._fork(message) if self._forks else self._start_anew(message)
+        pid = self._fork(message) if self._forks else start_anew(message, self._setup.sys_path).pid
         self._nodes.add(pid)
         return self._tell(Spawned(message.name, message.epoch, pid))
 
@@ -122,15 +121,6 @@ class _ForkServer:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
-
-    def _start_anew(self, message: Spawn) -> int:
-        command = [sys.executable, "-m", "rlpad.launch.child", str(os.getpid())]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(self._setup.sys_path)}
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(pickle.dumps(message))
-        return process.pid
 
     def _reap(self) -> bool:
         while True:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import cloudpickle
-
 from rlpad.errors import nearest
 from rlpad.launch import launchpad
 from rlpad.launch.address import SimpleLocalAddressBuilder, bind_addresses
@@ -14,6 +12,7 @@ from rlpad.launch.errors import LaunchError
 from rlpad.launch.launchpad import LaunchType, PythonProcess
 from rlpad.launch.program import Program
 from rlpad.launch.resources import Resources
+from rlpad.launch.rpc.codec import dump_by_value
 from rlpad.launch.run import Run
 
 LAUNCHERS = ("inline", "threads", "processes")
@@ -31,6 +30,8 @@ def launch(
     stop_notice_s: float = STOP_NOTICE_SECONDS,
     handle_signals: bool = True,
     test_serialization: bool = False,
+    debug: str | None = None,
+    debugger: str = "pdb",
     launch_type: str | LaunchType | None = None,
     local_resources: Mapping[str, PythonProcess | Resources] | None = None,
     test_case: Any = None,
@@ -51,6 +52,9 @@ def launch(
       handle_signals: whether Ctrl-C and SIGTERM stop the program; only in the main thread.
       test_serialization: under `inline` and `threads`, send all that nodes pass to each other through the
         codec.
+      debug: under `processes`, a node (its name) to run in the foreground of this terminal, under a debugger.
+      debugger: `pdb`, which stops before the node is built and again where it raises; or `debugpy`, which waits until
+        an editor is attached at 127.0.0.1:5678.
       launch_type: the same as `launcher`.
       local_resources: under `processes`, resources of groups by label, instead of (`Resources`) or besides
         (`PythonProcess`) those that the program gives them.
@@ -71,6 +75,8 @@ def launch(
     kind = _kind(asked)
     if not stop_notice_s > 0:
         raise LaunchError(f"stop_notice_s must be above 0, got {stop_notice_s}")
+    if debug is not None and kind != "processes":
+        raise LaunchError(f"debug is for the launcher 'processes'; under {kind!r}, breakpoint() will do")
     if xm_resources is not None:
         raise LaunchError("xm_resources is for Vertex AI, which rlpad doesn't launch on")
     program.check()
@@ -92,6 +98,8 @@ def launch(
             preload=preload,
             handle_signals=handle_signals,
             stop_notice_s=stop_notice_s,
+            debug=debug,
+            debugger=debugger,
         )
     else:
         run = _launch_here(kind, program, run_dir, seed, handle_signals, stop_notice_s, test_serialization)
@@ -142,7 +150,7 @@ def _kind(asked: str) -> str:
 def _check_pickles(program: Program) -> None:
     for node in program.nodes.values():
         try:
-            cloudpickle.dumps(node)
+            dump_by_value(node)
         except Exception as error:
             text = (
                 f"The nodes associated to {node.group} ({type(node).__name__}) were not serializable using cloudpickle."

@@ -38,6 +38,7 @@ class Spawn:
       control: path of the supervisor's socket.
       log: path of the log file, or None to share the launcher's output.
       grant: what it gets of the machine.
+      debugger: what it's run under in the foreground, or None for a node like others.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Spawn:
     control: str
     log: str | None
     grant: Grant
+    debugger: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,9 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from rlpad.launch import linux
-from rlpad.launch.errors import LaunchError, NodeFailed, PeerGone
+from rlpad.launch.errors import NodeFailed, PeerGone
+from rlpad.launch.folder import control_path
+from rlpad.launch.foreground import Foreground
 from rlpad.launch.messages import (
     AskStop,
     Exited,
@@ -52,6 +53,7 @@ class SupervisedNode:
     """A node that has a process, as the supervisor knows it.
 
     Attributes:
+      foreground: what runs it in the launcher's terminal, if it's debugged there.
       leaves: the nodes that run and serve there, by name, with their addresses as soon as they're known: itself, or
         those of a colocation.
     """
@@ -60,6 +62,7 @@ class SupervisedNode:
     spawn: Callable[[int], Spawn]
     policy: FailurePolicy
     leaves: dict[str, str | None]
+    foreground: Foreground | None = None
     state: str = "starting"
     epoch: int = 0
     pid: int | None = None
@@ -190,6 +193,7 @@ class Supervisor:
         while not self._stop_asked.is_set() and not self._kill_asked.is_set():
             self._handle_events(0.1)
             with self._lock:
+                self._check_foreground()
                 self._start_due()
                 self._check_doubts()
                 self._check_heartbeats()
@@ -255,7 +259,11 @@ class Supervisor:
                 node.state, node.works, node.error = "starting", None, None
                 node.leaves = dict.fromkeys(node.leaves)
                 node.heard = now
-                self._server.send(node.spawn(node.epoch))
+                spawn = node.spawn(node.epoch)
+                if node.foreground is None:
+                    self._server.send(spawn)
+                else:
+                    node.pid = node.foreground.start(spawn)
 
     def _hear_node(self, control: Connection) -> None:
         try:
@@ -322,6 +330,13 @@ class Supervisor:
         else:
             self._died(node, error)
 
+    def _check_foreground(self) -> None:
+        """Sees the end of a node that isn't the fork server's."""
+        for node in self.nodes.values():
+            if node.foreground is not None and node.alive and (code := node.foreground.poll()) is not None:
+                assert node.pid is not None
+                self._exited(Exited(node.pid, code))
+
     def _check_doubts(self) -> None:
         """A node that missed another one isn't the cause, if there's another one."""
         now = time.monotonic()
@@ -356,14 +371,21 @@ class Supervisor:
     def _check_heartbeats(self) -> None:
         now = time.monotonic()
         for node in self.nodes.values():
-            if node.alive and node.error is None and now - node.heard > self._heartbeat_timeout:
+            if (
+                node.alive
+                and node.foreground is None
+                and node.error is None
+                and now - node.heard > self._heartbeat_timeout
+            ):
                 node.error = NodeFailed(
                     node.name, f"node {node.name} gave no sign of life for {self._heartbeat_timeout:g} s and was killed"
                 )
                 self._kill_node(node)
 
     def _kill_node(self, node: SupervisedNode) -> None:
-        if node.pid is not None:
+        if node.foreground is not None:
+            node.foreground.kill()
+        elif node.pid is not None:
             with contextlib.suppress(OSError):
                 self._server.send(Kill(node.pid))
 
@@ -382,6 +404,8 @@ class Supervisor:
                     self._kill_stubborn(chosen)
                     break
                 self._handle_events(0.05)
+                with self._lock:
+                    self._check_foreground()
 
     def _tell_stop(self, chosen: list[SupervisedNode], told: set[str]) -> bool:
         """Tells those that live and weren't told; returns whether any lives."""
@@ -405,9 +429,14 @@ class Supervisor:
         deadline = time.monotonic() + 2.0
         while any(node.alive for node in stubborn) and time.monotonic() < deadline:
             self._handle_events(0.05)
+            with self._lock:
+                self._check_foreground()
 
     def _end_server(self) -> None:
         """Ends the fork server; it kills whatever is left, and so does the kernel if it can't."""
+        for node in self.nodes.values():
+            if node.foreground is not None:
+                node.foreground.kill()
         self._server.close()
         try:
             self._server_process.wait(10.0)
@@ -425,23 +454,3 @@ class Supervisor:
                     node.state = "stopped"
         os.close(self._wake_read)
         os.close(self._wake_write)
-
-
-def control_path(folder: str) -> str:
-    """Returns the path of the supervisor's socket."""
-    return os.path.join(folder, "control")
-
-
-def make_folder() -> str:
-    """Makes the launch's private folder (mode 0700), in a place short enough for socket paths.
-
-    Raises:
-      LaunchError: temporary files lie so deep that no socket can be bound there.
-    """
-    folder = tempfile.mkdtemp(prefix="rlpad-")
-    if len(os.fsencode(folder)) > 40:
-        os.rmdir(folder)
-        folder = tempfile.mkdtemp(prefix="rlpad-", dir="/tmp")
-    if len(os.fsencode(folder)) > 40:
-        raise LaunchError(f"temporary folder {folder!r} is too long for sockets; set TMPDIR to a shorter path")
-    return folder

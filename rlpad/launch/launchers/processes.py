@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from rlpad.launch import context as context_lib
 from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, Context, NodeInfo
 from rlpad.launch.errors import LaunchError, PeerGone
+from rlpad.launch.folder import control_path, make_folder
+from rlpad.launch.foreground import Foreground, check_debug
 from rlpad.launch.handles import Handle
 from rlpad.launch.launchers.local import node_info_of
 from rlpad.launch.messages import Spawn
@@ -23,8 +23,9 @@ from rlpad.launch.program import Program
 from rlpad.launch.resources import Grant, Resources, allocate
 from rlpad.launch.rpc import Client
 from rlpad.launch.rpc.client import CALL_TIMEOUT_SECONDS
+from rlpad.launch.rpc.codec import dump_by_value
 from rlpad.launch.run import NodeStatus, Run, SignalHandlers
-from rlpad.launch.supervisor import SupervisedNode, Supervisor, control_path, make_folder
+from rlpad.launch.supervisor import SupervisedNode, Supervisor
 
 #: Seconds without a sign of life after which a node counts as dead; a compiler may hold the interpreter for long.
 HEARTBEAT_TIMEOUT_SECONDS = 120.0
@@ -47,9 +48,13 @@ class ProcessesRun(Run):
         handle_signals: bool,
         stop_notice_s: float,
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_SECONDS,
+        debug: str | None = None,
+        debugger: str = "pdb",
     ):
         super().__init__()
         processes = [process for node in program.nodes.values() for process in node.processes()]
+        if debug is not None:
+            check_debug(debug, debugger, [str(node.name) for node, _ in processes])
         sizes = {label: len(nodes) for label, nodes in program.groups.items()}
         wanted = [resources.get(node.group, node.resources) for node, _ in processes]
         grants = allocate([node for node, _ in processes], wanted, sizes)
@@ -59,9 +64,10 @@ class ProcessesRun(Run):
         nodes = [
             SupervisedNode(
                 str(node.name),
-                _Spawner(node, payload, grant, program.name, folder, logs),
+                _Spawner(node, payload, grant, program.name, folder, logs, debugger if node.name == debug else None),
                 node.on_failure,
                 leaves={str(leaf.name): None for leaf in leaves},
+                foreground=Foreground() if node.name == debug else None,
             )
             for (node, leaves), payload, grant in zip(processes, payloads, grants, strict=True)
         ]
@@ -86,7 +92,7 @@ class ProcessesRun(Run):
     def _pickled(program: Program, node: Node, leaves: Sequence[Node], run_dir: str | None, seed: int) -> bytes:
         infos = {each.name: node_info_of(program, each, run_dir, seed) for each in (node, *leaves)}
         try:
-            return cloudpickle.dumps((node, infos))
+            return dump_by_value((node, infos))
         except Exception as error:
             raise LaunchError(f"{node!r} can't be sent to a process: {type(error).__name__}: {error}") from error
 
@@ -194,8 +200,17 @@ class _LauncherContext(Context):
 class _Spawner:
     """Makes the request that starts a node, for each epoch anew."""
 
-    def __init__(self, node: Node, payload: bytes, grant: Grant, program: str, folder: str, logs: str | None):
-        self._node, self._payload, self._grant = node, payload, grant
+    def __init__(
+        self,
+        node: Node,
+        payload: bytes,
+        grant: Grant,
+        program: str,
+        folder: str,
+        logs: str | None,
+        debugger: str | None,
+    ):
+        self._node, self._payload, self._grant, self._debugger = node, payload, grant, debugger
         self._program, self._folder, self._logs = program, folder, logs
 
     def __call__(self, epoch: int) -> Spawn:
@@ -210,6 +225,7 @@ class _Spawner:
             control=control_path(self._folder),
             log=None if self._logs is None else os.path.join(self._logs, f"{node.group}-{node.index}.log"),
             grant=self._grant,
+            debugger=self._debugger,
         )
 
 

@@ -7,6 +7,7 @@ import io
 import pickle
 import sys
 import traceback
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -61,11 +62,38 @@ def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
         # Not by reference; if it can't be pickled by value either, that raises.
         buffers.clear()
     buffers.clear()
+    return dump_by_value(value, keep_in_line), buffers
+
+
+def dump_by_value(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], object] | None = None) -> bytes:
+    """Serialises a value, and by value what of it can't be imported: functions of `__main__`, lambdas, closures.
+
+    Code keeps the name of its file, for tracebacks and debuggers, which cloudpickle by itself leaves out.
+
+    Raises:
+      Exception: the value can't be pickled.
+    """
     stream = io.BytesIO()
-    pickler = cloudpickle.Pickler(stream, protocol=5, buffer_callback=keep_in_line)
-    pickler.dispatch_table = pickler.dispatch_table.new_child(dict(_jax_reducers))
-    pickler.dump(value)
-    return stream.getvalue(), buffers
+    _ByValuePickler(stream, protocol=5, buffer_callback=buffer_callback).dump(value)
+    return stream.getvalue()
+
+
+class _ByValuePickler(cloudpickle.Pickler):
+    """cloudpickle's pickler with reducers of our own."""
+
+    @property
+    def dispatch_table(self) -> Any:
+        """The reducers; asked for once, when a pickler is made."""
+        return cloudpickle.Pickler.dispatch_table.new_child({**_jax_reducers, types.CodeType: _reduce_code})
+
+
+def _reduce_code(code: types.CodeType) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    make, arguments = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
+    return _make_code, (make, arguments, code.co_filename)
+
+
+def _make_code(make: Callable[..., types.CodeType], arguments: tuple[Any, ...], filename: str) -> types.CodeType:
+    return make(*arguments).replace(co_filename=filename)
 
 
 def loads(payload: bytes | memoryview, buffers: Sequence[Any] = ()) -> Any:
@@ -95,7 +123,7 @@ def _pickled(error: BaseException) -> bytes:
     try:
         payload, buffers = dumps(error)
         if buffers:
-            payload = cloudpickle.dumps(error, protocol=5)
+            payload = dump_by_value(error)
         rebuilt = loads(payload)
         faithful = type(rebuilt).__qualname__ == type(error).__qualname__
     except Exception:  # whatever a foreign class raises, the caller must still hear of the error

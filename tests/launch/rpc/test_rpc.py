@@ -252,6 +252,18 @@ def test_functions_that_cannot_be_imported_travel_by_value(folder: str) -> None:
         assert client.same(lambda x: factor * x)(2) == 6
 
 
+def test_code_that_travels_keeps_the_name_of_its_file(folder: str) -> None:
+    with serving(folder) as (_, client):
+        assert client.same(lambda: 1).__code__.co_filename == __file__
+
+
+def test_jax_arrays_become_numpy_also_beside_functions(folder: str) -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    with serving(folder) as (_, client):
+        array, function = client.same((jnp.arange(5), lambda: 2))
+        assert type(array) is np.ndarray and function() == 2
+
+
 def test_a_large_answer_to_a_pipelined_call_does_not_block_the_others(folder: str) -> None:
     with serving(folder) as (_, client):
         array = np.zeros(1 << 20)

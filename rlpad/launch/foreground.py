@@ -1,0 +1,74 @@
+"""A node in the foreground of the launcher's terminal, for a debugger."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from rlpad.errors import nearest
+from rlpad.launch.errors import LaunchError
+from rlpad.launch.messages import Spawn
+
+DEBUGGERS = ("pdb", "debugpy")
+#: Where debugpy listens.
+DEBUGPY_ADDRESS = ("127.0.0.1", 5678)
+
+
+class Foreground:
+    """Runs one node in a process of the launcher's own group, with its terminal."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, spawn: Spawn) -> int:
+        """Starts the node's process; returns its number."""
+        self._process = start_anew(spawn, sys.path)
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Returns the exit code once it has ended; negative for signals."""
+        return None if self._process is None else self._process.poll()
+
+    def kill(self) -> None:
+        """Kills it, if it lives."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def start_anew(spawn: Spawn, path: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Starts a node in a new interpreter, whose parent is this process.
+
+    Args:
+      spawn: the node.
+      path: where modules are looked for.
+    """
+    ours, theirs = os.pipe()
+    command = [sys.executable, "-m", "rlpad.launch.child", str(os.getpid()), str(ours)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(name for name in path if name)}
+    process = subprocess.Popen(command, pass_fds=[ours], env=environment)
+    os.close(ours)
+    try:
+        with open(theirs, "wb") as pipe:
+            pipe.write(pickle.dumps(spawn))
+    except BrokenPipeError:
+        pass  # it died at once, which will be seen
+    return process
+
+
+def check_debug(debug: str, debugger: str, names: Sequence[str]) -> None:
+    """Checks that a node can be debugged.
+
+    Raises:
+      LaunchError: there's no such node or debugger, or the debugger isn't installed.
+    """
+    if debug not in names:
+        raise LaunchError(f"there is no node {debug!r} to debug{nearest(debug, names)}")
+    if debugger not in DEBUGGERS:
+        raise LaunchError(f"unknown debugger {debugger!r}; expected {' or '.join(DEBUGGERS)}")
+    if debugger == "debugpy" and importlib.util.find_spec("debugpy") is None:
+        raise LaunchError("debugger 'debugpy' isn't installed: pip install debugpy")
