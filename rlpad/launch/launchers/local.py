@@ -125,11 +125,14 @@ class LocalNode:
         """
         return self._run(method, *self._sent(method, args, kwargs))
 
-    def submit(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
-        """Calls a method in the background; inline at once, in this thread."""
+    def submit(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None = None
+    ) -> Future[Any]:
+        """Calls a method in the background; inline at once, in this thread, whatever the timeout."""
         args, kwargs = self._sent(method, args, kwargs)
         if not self.runtime.single_threaded:
-            return self._pool.submit(self._run, method, args, kwargs)
+            late = f"{method!r} on {self.name} wasn't answered in time"
+            return self._pool.submit(self._run, method, args, kwargs, timeout=timeout, late=late)
         future: Future[Any] = Future()
         try:
             future.set_result(self._run(method, args, kwargs))
@@ -382,12 +385,12 @@ class _DirectFutures:
             raise AttributeError(name)
 
         def call(*args: Any, timeout: float | None = None, retry: int = 0, **kwargs: Any) -> Future[Any]:
-            del timeout, retry
-            return self._node.submit(name, args, kwargs)
+            del retry
+            return self._node.submit(name, args, kwargs, timeout)
 
         return call
 
     def __call__(self, *args: Any, timeout: float | None = None, retry: int = 0, **kwargs: Any) -> Future[Any]:
         """Calls the object itself."""
-        del timeout, retry
-        return self._node.submit("__call__", args, kwargs)
+        del retry
+        return self._node.submit("__call__", args, kwargs, timeout)
