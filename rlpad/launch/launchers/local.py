@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from rlpad.launch import context as context_lib
-from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, Context, NodeInfo, entered
+from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, STOP_HANDLER_SECONDS, Context, NodeInfo, entered
 from rlpad.launch.errors import CallTimeout, LaunchError, PeerGone
 from rlpad.launch.handles import Handle
 from rlpad.launch.launchers.pool import CallPool
@@ -180,7 +180,8 @@ class LocalNode:
     def end(self, state: str = "stopped") -> None:
         """Closes the node's object; later calls and those not answered raise `PeerGone`."""
         if self.leave(state) and self.built is not None:
-            self.context.join_stop_handlers()
+            # Elsewhere a supervisor waits for this, and gives up in time.
+            self.context.join_stop_handlers(STOP_HANDLER_SECONDS if self.runtime.single_threaded else None)
             with entered(self.context):
                 self.built.close()
 
@@ -261,7 +262,7 @@ class LocalRuntime:
 
     def end(self) -> None:
         """Takes back what `start` did, and removes the temporary folder."""
-        self._context.join_stop_handlers()
+        self._context.join_stop_handlers(STOP_HANDLER_SECONDS)
         if self._scratch is not None:
             self._scratch.cleanup()
         context_lib.remove_live(self._context)
