@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlpad.errors import nearest
 from rlpad.launch.errors import LaunchError
-from rlpad.launch.nodes.base import Built, Node
-from rlpad.launch.nodes.python import built_object
+from rlpad.launch.nodes.base import Built
+from rlpad.launch.nodes.python import ObjectNode, built_object
 
 if TYPE_CHECKING:
     from rlpad.launch.context import Context
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _OPTIONS = ("thread_pool_size",)
 
 
-class CourierNode(Node):
+class CourierNode(ObjectNode):
     """Makes an object and serves its public methods: `CourierNode(Class, *args, **kwargs)`.
 
     The object is also run, if it's a worker or has `run()`; it's served until the program ends, even when its
@@ -72,7 +72,7 @@ class CourierNode(Node):
     def build(self, context: Context) -> Built:
         """Makes the object."""
         made = self.call(context)
-        built = built_object(made)
+        built = built_object(made, runs=self._runs)
         built.service = made
         built.thread_pool_size = self.thread_pool_size
         return built

@@ -42,7 +42,25 @@ class PyNode(Node):
         return Built(worker=CallOnce(lambda: self.call(context)))
 
 
-class PyClassNode(Node):
+class ObjectNode(Node):
+    """What nodes have in common that make an object and run it, if it can be run."""
+
+    _runs = True
+
+    def disable_run(self) -> None:
+        """Has the object made but not run: for tests that call its methods themselves."""
+        self._runs = False
+
+    def enable_run(self) -> None:
+        """Takes `disable_run` back."""
+        self._runs = True
+
+    def build(self, context: Context) -> Built:
+        """Makes the object."""
+        return built_object(self.call(context), runs=self._runs)
+
+
+class PyClassNode(ObjectNode):
     """Makes an object and runs it: `PyClassNode(Class, *args, **kwargs)`.
 
     A worker is stepped; of another object `run()` is called, if it has one.
@@ -58,15 +76,11 @@ class PyClassNode(Node):
         """
         super().__init__(constructor, args, kwargs)
 
-    def build(self, context: Context) -> Built:
-        """Makes the object."""
-        return built_object(self.call(context))
 
-
-def built_object(made: Any) -> Built:
-    """Finds out how to run an object: as a worker, by its `run`, or not at all."""
+def built_object(made: Any, *, runs: bool = True) -> Built:
+    """Finds out how to run an object, if it's to run: as a worker, by its `run`, or not at all."""
     if is_worker(made):
-        return Built(worker=made, close=made.close)
+        return Built(worker=made if runs else None, close=made.close)
     run = getattr(type(made), "run", None)
-    worker = CallOnce(made.run) if callable(run) else None
+    worker = CallOnce(made.run) if runs and callable(run) else None
     return Built(worker=worker, close=closer(made))
