@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 StopHandler = Callable[..., object]
 #: Seconds for which a call waits until a node is built, or started again.
 BUILD_TIMEOUT_SECONDS = 600.0
-#: Seconds that handlers of a stop get before their node ends.
-STOP_HANDLER_SECONDS = 2.0
+#: Seconds that handlers of a stop get where nobody ends those that take too long.
+STOP_HANDLER_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,11 +100,11 @@ class Context(abc.ABC):
             raise LaunchError(f"{handler!r} is no stop handler of {self.info.name}")
         self._handlers = left
 
-    def join_stop_handlers(self) -> None:
-        """Waits for the handlers of a program that has stopped, for a bounded time."""
-        deadline = time.monotonic() + STOP_HANDLER_SECONDS
+    def join_stop_handlers(self, timeout: float | None = None) -> None:
+        """Waits for the handlers of a program that has stopped, at most `timeout` seconds altogether."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         for _, thread in self._handlers:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     @abc.abstractmethod
     def connect(self, name: str, *, call_timeout: float | None = None) -> Any:
@@ -238,7 +238,10 @@ def wait_for_stop(timeout: float | None = None) -> bool:
 
 
 def register_stop_handler(handler: StopHandler) -> None:
-    """Has `handler` called in a thread of its own, once, when the program stops; it has two seconds.
+    """Has `handler` called in a thread of its own, once, when the program stops.
+
+    Its node waits for it; one that takes longer than the notice counts as a node that ignores the stop. Under `inline`
+    it has five seconds.
 
     One that needs two arguments, as handlers of signals do, gets SIGTERM and None.
 

@@ -217,6 +217,16 @@ class TestStop:
         wait_until(written.exists)
         assert wait_until(written.read_text) == "a/0\n"
 
+    def test_handler_that_takes_too_long(self, concurrent: str, start: Start, tmp_path: Path) -> None:
+        program = lp.Program("p")
+        program.add_node(lp.PyNode(register_wait, str(tmp_path)), label="a")
+        program.add_node(lp.PyNode(lp.wait_for_stop), label="b")
+        run = start(program, concurrent, stop_notice_s=0.5)
+        wait_until((tmp_path / "registered").exists)
+        run.stop("enough", "completed")
+        assert end(run).killed == ("a/0",)
+        (tmp_path / "go").touch()
+
     def test_wait_for_stop(self, concurrent: str, start: Start, tmp_path: Path) -> None:
         program = lp.Program("p")
         program.add_node(lp.PyNode(wait_for_it, str(tmp_path)), label="a")
@@ -235,6 +245,12 @@ def register(folder: str) -> None:
             print(lp.node_info().name, file=file)
 
     lp.register_stop_handler(handle)
+    (Path(folder) / "registered").touch()
+
+
+def register_wait(folder: str) -> None:
+    """Registers a handler that waits for a file."""
+    lp.register_stop_handler(lambda: wait_until((Path(folder) / "go").exists))
     (Path(folder) / "registered").touch()
 
 

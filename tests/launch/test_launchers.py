@@ -72,6 +72,29 @@ class TestRunning:
         assert end(start(program, launcher)).reason == "every node has finished"
         assert lines(tmp_path / "out") == ["made", "closed"]
 
+    @pytest.mark.parametrize("kind", [lp.PyClassNode, lp.CourierNode])
+    @pytest.mark.parametrize("made", [Runner, Worker])
+    def test_not_run(self, launcher: str, start: Start, tmp_path: Path, kind: Any, made: Any) -> None:
+        node = kind(made, str(tmp_path / "out"))
+        node.disable_run()
+        program = one(node)
+        program.add_node(lp.PyClassNode(Worker, str(tmp_path / "other")), label="w")
+        assert end(start(program, launcher)).status == "completed"
+        assert lines(tmp_path / "out") == (["close run"] if made is Runner else ["worker made", "worker close"])
+        node.enable_run()
+        assert end(start(program, launcher)).status == "completed"
+        assert ("run" if made is Runner else "worker step 3") in lines(tmp_path / "out")
+
+    def test_not_run_but_served(self, concurrent: str, start: Start, tmp_path: Path) -> None:
+        node = lp.CourierNode(Worker, str(tmp_path / "out"), steps=0)
+        node.disable_run()
+        program = lp.Program("p")
+        handle = program.add_node(node, label="n")
+        run = start(program, concurrent)
+        client = run.client(handle)
+        assert [client.step(), client.step(), client.steps_taken()] == [True, True, 2]
+        assert run.wait(0.1) is False
+
     def test_ends_when_the_last_has_finished(self, launcher: str, start: Start, tmp_path: Path) -> None:
         program = one(lp.CourierNode(Service))
         for steps in (1, 20):

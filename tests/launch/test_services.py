@@ -132,6 +132,25 @@ class TestService:
         client.let_go()
         assert client.wait(timeout=LONG) == "let go"
 
+    def test_timeout_of_a_future(self, concurrent: str, start: Start, tmp_path: Path) -> None:
+        program = lp.Program("p")
+        node = lp.CourierNode(Service, courier_kwargs={"thread_pool_size": 1})
+        handle = program.add_node(node, label="s")
+        client = start(program, concurrent).client(handle)
+        assert client.ping() == "pong"
+        began = time.monotonic()
+        # One is under way when its time is over, two wait for their turn; the last has more time.
+        go = str(tmp_path / "go")
+        late = [client.futures.hang(go, timeout=seconds) for seconds in (0.1, 0.2, 0.15)]
+        patient = client.futures.add(1, timeout=LONG)
+        for future in late:
+            with pytest.raises(lp.CallTimeout, match="hang.*s/0.*wasn't answered in time"):
+                future.result(LONG)
+        assert 0.2 <= time.monotonic() - began < 5.0
+        assert not patient.done()
+        (tmp_path / "go").touch()
+        assert patient.result(LONG) == 2
+
     def test_timeout_while_the_node_is_built(self, concurrent: str, start: Start, tmp_path: Path) -> None:
         program = lp.Program("p")
         handle = program.add_node(lp.CourierNode(slow_service, str(tmp_path / "go")), label="s")

@@ -49,7 +49,7 @@ class DirectClient:
     @property
     def futures(self) -> _DirectFutures:
         """The same methods, each returning a future."""
-        return _DirectFutures(self._node)
+        return _DirectFutures(self._node, self._call_timeout)
 
     def close(self) -> None:
         """Holds nothing."""
@@ -77,20 +77,21 @@ def _within(node: LocalNode, method: str, timeout: float, args: tuple[Any, ...],
 
 
 class _DirectFutures:
-    def __init__(self, node: LocalNode):
+    def __init__(self, node: LocalNode, call_timeout: float | None):
         self._node = node
+        self._call_timeout = call_timeout
 
     def __getattr__(self, name: str) -> Callable[..., Future[Any]]:
         if name.startswith("_"):
             raise AttributeError(name)
 
         def call(*args: Any, timeout: float | None = None, retry: int = 0, **kwargs: Any) -> Future[Any]:
-            del timeout, retry
-            return self._node.submit(name, args, kwargs)
+            del retry
+            return self._node.submit(name, args, kwargs, self._call_timeout if timeout is None else timeout)
 
         return call
 
     def __call__(self, *args: Any, timeout: float | None = None, retry: int = 0, **kwargs: Any) -> Future[Any]:
         """Calls the object itself."""
-        del timeout, retry
-        return self._node.submit("__call__", args, kwargs)
+        del retry
+        return self._node.submit("__call__", args, kwargs, self._call_timeout if timeout is None else timeout)

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from rlpad.launch import context as context_lib
-from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, Context, NodeInfo, entered
+from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, STOP_HANDLER_SECONDS, Context, NodeInfo, entered
 from rlpad.launch.errors import LaunchError, PeerGone
 from rlpad.launch.handles import Handle
 from rlpad.launch.launchers.direct import DirectClient
@@ -138,11 +138,14 @@ class LocalNode:
         """
         return self._run(method, *self._sent(method, args, kwargs))
 
-    def submit(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
-        """Calls a method in the background; inline at once, in this thread."""
+    def submit(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None = None
+    ) -> Future[Any]:
+        """Calls a method in the background; inline at once, in this thread, whatever the timeout."""
         args, kwargs = self._sent(method, args, kwargs)
         if not self.runtime.single_threaded:
-            return self._pool.submit(self._run, method, args, kwargs)
+            late = f"{method!r} on {self.name} wasn't answered in time"
+            return self._pool.submit(self._run, method, args, kwargs, timeout=timeout, late=late)
         future: Future[Any] = Future()
         try:
             future.set_result(self._run(method, args, kwargs))
@@ -190,7 +193,8 @@ class LocalNode:
     def end(self, state: str = "stopped") -> None:
         """Closes the node's object; later calls and those not answered raise `PeerGone`."""
         if self.leave(state) and self.built is not None:
-            self.context.join_stop_handlers()
+            # Elsewhere a supervisor waits for this, and gives up in time.
+            self.context.join_stop_handlers(STOP_HANDLER_SECONDS if self.runtime.single_threaded else None)
             with entered(self.context):
                 self.built.close()
 
@@ -310,7 +314,7 @@ class LocalRuntime:
 
     def end(self) -> None:
         """Takes back what `start` did, and removes the temporary folder."""
-        self.context.join_stop_handlers()
+        self.context.join_stop_handlers(STOP_HANDLER_SECONDS)
         if self._scratch is not None:
             self._scratch.cleanup()
         if self.outer is None:

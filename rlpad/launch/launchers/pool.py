@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
+
+from rlpad.launch.errors import CallTimeout
+from rlpad.launch.rpc import timer
 
 _Job = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
@@ -27,30 +32,65 @@ class CallPool:
         self._lock = threading.Lock()
         self._idle = threading.Semaphore(0)
         self._threads = 0
-        self._pending: set[Future[Any]] = set()
+        # Until when each must be answered, and what to say of one that isn't.
+        self._pending: dict[Future[Any], tuple[float, str]] = {}
+        self._next_expiry = math.inf
+        #: For the timer: a pool may always have something that is due.
+        self.dead = False
         self._ended: Callable[[], BaseException] | None = None
 
-    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Has a function called; cancelled before its turn it isn't, later its result is dropped."""
+    def submit(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        timeout: float | None = None,
+        late: str = "a call wasn't answered in time",
+    ) -> Future[Any]:
+        """Has a function called; cancelled before its turn it isn't, later its result is dropped.
+
+        Args:
+          function: what to call.
+          *args: its arguments.
+          timeout: seconds until the future fails with `CallTimeout`, as if it were cancelled then; None for never.
+          late: message of that error.
+        """
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         future: Future[Any] = Future()
         future.add_done_callback(_notify_cancelled)
         with self._lock:
             ended = self._ended
+            expires_first = ended is None and deadline < self._next_expiry
+            if expires_first:
+                self._next_expiry = deadline
             if ended is None:
-                self._pending.add(future)
+                self._pending[future] = deadline, late
                 self._jobs.put((future, function, args))
                 if not self._idle.acquire(blocking=False) and self._threads < self._size:
                     self._threads += 1
                     threading.Thread(target=self._work, name=self._name, daemon=True).start()
         if ended is not None:
             future.set_exception(ended())
+        if expires_first:
+            timer.watch(deadline, self)
         return future
+
+    def tick(self, now: float) -> None:
+        """Fails the calls whose time is over."""
+        with self._lock:
+            late = [(future, message) for future, (deadline, message) in self._pending.items() if deadline <= now]
+            for future, _ in late:
+                del self._pending[future]
+            following = self._next_expiry = min((deadline for deadline, _ in self._pending.values()), default=math.inf)
+        timer.watch(following, self)
+        if late:
+            # The futures' callbacks may take long, and the timer has others to serve.
+            threading.Thread(target=_fail, args=(late,), name=f"{self._name}-late", daemon=True).start()
 
     def end(self, error: Callable[[], BaseException]) -> None:
         """Fails what hasn't been answered, and all that comes later; what runs is left to itself."""
         with self._lock:
             self._ended = error
-            pending, self._pending = self._pending, set()
+            pending, self._pending = self._pending, {}
             for _ in range(self._threads):
                 self._jobs.put(None)
         for future in pending:
@@ -70,9 +110,15 @@ class CallPool:
                         future.set_result(result)
                         del result
             with self._lock:
-                self._pending.discard(future)
+                self._pending.pop(future, None)
             del job, future, function, args
             self._idle.release()
+
+
+def _fail(late: list[tuple[Future[Any], str]]) -> None:
+    for future, message in late:
+        with contextlib.suppress(InvalidStateError):
+            future.set_exception(CallTimeout(message))
 
 
 def _notify_cancelled(future: Future[Any]) -> None:
