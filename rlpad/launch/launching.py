@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from rlpad.errors import nearest
@@ -39,7 +40,8 @@ def launch(
     Args:
       program: what to run.
       launcher: `inline`, `threads` or `processes`.
-      run_dir: folder for what the nodes leave behind; `processes` writes one log per node to its `logs/`.
+      run_dir: folder for what the nodes leave behind; `processes` writes one log per node to its `logs/`. Its
+        `launch.json` says what runs there, and how to see and stop it from outside (`rlpad ps`, `rlpad stop`).
       seed: seed of the program; every node gets one of its own from it.
       preload: modules that `processes` loads once, before its nodes are forked.
       stop_notice_s: seconds that nodes get to stop before they are killed and named.
@@ -51,7 +53,8 @@ def launch(
       The run; wait for it with `run.wait()`.
 
     Raises:
-      LaunchError: the launcher is unknown or the program can't be launched as it stands; nothing has started.
+      LaunchError: the launcher is unknown, the program can't be launched as it stands, or another one runs in
+        `run_dir`; nothing has started.
     """
     kind = LAUNCHERS.get(str(getattr(launcher, "value", launcher)))
     if kind is None:
@@ -61,6 +64,35 @@ def launch(
     if not stop_notice_s > 0:
         raise LaunchError(f"stop_notice_s must be above 0, got {stop_notice_s}")
     program.check()
+    start = functools.partial(
+        _start,
+        kind,
+        program,
+        run_dir=run_dir,
+        seed=seed,
+        preload=preload,
+        stop_notice_s=stop_notice_s,
+        handle_signals=handle_signals,
+        test_serialization=test_serialization,
+    )
+    if run_dir is None:
+        return start()
+    from rlpad.launch.control import launch_controlled
+
+    return launch_controlled(program, kind, run_dir, start)
+
+
+def _start(
+    kind: str,
+    program: Program,
+    *,
+    run_dir: str | None,
+    seed: int,
+    preload: Sequence[str],
+    stop_notice_s: float,
+    handle_signals: bool,
+    test_serialization: bool,
+) -> Run:
     if kind == "inline":
         from rlpad.launch.launchers.inline import InlineRun
 
