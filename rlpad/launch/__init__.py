@@ -21,6 +21,7 @@ from rlpad.launch.errors import (
     RemoteTraceback,
     StalledError,
 )
+from rlpad.launch.graph import to_dot, to_mermaid
 from rlpad.launch.handles import Deferred, Handle
 from rlpad.launch.launching import launch
 from rlpad.launch.nodes.base import Node
@@ -67,5 +68,7 @@ __all__ = [
     "run_worker",
     "stop",
     "stop_event",
+    "to_dot",
+    "to_mermaid",
     "wait_for_stop",
 ]

@@ -110,6 +110,11 @@ class Node(abc.ABC):
     def build(self, context: Context) -> Built:
         """Brings the node to life, in the thread or process that it runs in."""
 
+    @property
+    def title(self) -> str:
+        """What it is, for people: the class or function that it calls."""
+        return _name_of(self.function)
+
     def __repr__(self) -> str:
         return f"{self.name or type(self).__name__}({_name_of(self.function)})"
 
