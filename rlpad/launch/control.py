@@ -84,13 +84,7 @@ class LaunchRecord:
         return RUNNING if alive else KILLED
 
     def client(self) -> Client:
-        """Returns a client of the control service.
-
-        Raises:
-          LaunchError: its address isn't one of this machine.
-        """
-        if not self.control.startswith("unix:"):
-            raise LaunchError(f"the control address {self.control!r} is malformed; expected unix:/path")
+        """Returns a client of the control service."""
         return Client(
             self._reachable,
             connect_timeout=ANSWER_SECONDS,
@@ -145,13 +139,16 @@ def read_launch(run_dir: str | Path) -> LaunchRecord | None:
     """
     path = Path(run_dir) / LAUNCH_FILE
     try:
-        return LaunchRecord(**json.loads(path.read_bytes()))
+        record = LaunchRecord(**json.loads(path.read_bytes()))
+        if not record.control.startswith("unix:"):
+            raise ValueError(f"control address {record.control!r}")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise LaunchError(f"{str(path)!r} can't be read: {error.strerror}") from error
     except (TypeError, ValueError) as error:
         raise LaunchError(f"{str(path)!r} isn't what this version of rlpad writes there: {error}") from error
+    return record
 
 
 def launch_controlled(program: Program, launcher: str, run_dir: str, start: Callable[[], Run]) -> Run:

@@ -20,52 +20,16 @@ import pytest
 import rlpad.launch as lp
 from rlpad.launch import linux
 from rlpad.launch.control import ELSEWHERE, KILLED, LAUNCH_FILE, RUNNING, LaunchRecord, read_launch
+from tests.support_launching import made_up, record_of, waiting, write_record
 
 from .conftest import LONG, Start, end, wait_until
-from .example_nodes import Service, Waits, one
+from .example_nodes import one
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def waiting(actors: int = 2) -> lp.Program:
-    """Makes a program that goes on until it's stopped."""
-    program = lp.Program("waiting")
-    program.add_node(lp.CourierNode(Service), label="service")
-    with program.group("actor"):
-        for _ in range(actors):
-            program.add_node(lp.PyClassNode(Waits))
-    return program
-
-
-def record_of(run_dir: Path) -> LaunchRecord:
-    """Returns the record in a run directory, which must be there."""
-    record = read_launch(run_dir)
-    assert record is not None
-    return record
-
-
-def write_record(run_dir: Path, record: LaunchRecord, **changes: Any) -> bytes:
-    """Writes a record as a launcher might have left it; returns the file's content."""
-    run_dir.mkdir(exist_ok=True)
-    data = json.dumps({**dataclasses.asdict(record), **changes}).encode()
-    (run_dir / LAUNCH_FILE).write_bytes(data)
-    return data
-
-
-def made_up(**changes: Any) -> LaunchRecord:
-    """Makes the record of a launch by this process that never was."""
-    record = LaunchRecord(
-        program="made-up",
-        launcher="threads",
-        nodes={"n": ["n/0"]},
-        pid=os.getpid(),
-        start_ticks=linux.start_ticks(os.getpid()) or 0,
-        boot_id=linux.boot_id(),
-        host=socket.gethostname(),
-        started="2025-01-01T00:00:00.000+00:00",
-        control="unix:/nowhere/control",
-    )
-    return dataclasses.replace(record, **changes)
+#: Nothing of this machine.
+ELSEWHERE_JSON = json.dumps(dataclasses.asdict(made_up(control="tcp://host:1")))
 
 
 def control_threads() -> list[str]:
@@ -192,7 +156,7 @@ class TestStates:
             lp.launch(one(lp.PyNode(int)), "threads", run_dir=str(tmp_path))
         assert (tmp_path / LAUNCH_FILE).read_bytes() == before
 
-    @pytest.mark.parametrize("text", ['{"request": "launch"}', "not JSON", "[]"])
+    @pytest.mark.parametrize("text", ['{"request": "launch"}', "not JSON", "[]", ELSEWHERE_JSON])
     def test_a_file_of_somebody_else(self, tmp_path: Path, text: str) -> None:
         (tmp_path / LAUNCH_FILE).write_text(text)
         with pytest.raises(lp.LaunchError, match=r"launch\.json' isn't what this version of rlpad writes"):
@@ -203,10 +167,6 @@ class TestStates:
     def test_no_launch(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         assert [read_launch(tmp_path / name) for name in ("", "none", "file")] == [None] * 3
-
-    def test_a_control_address_of_another_kind(self) -> None:
-        with pytest.raises(lp.LaunchError, match="'tcp://host:1' is malformed"):
-            made_up(control="tcp://host:1").client()
 
 
 class TestRefused:
