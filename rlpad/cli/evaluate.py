@@ -16,6 +16,7 @@ import numpy as np
 import tyro
 
 from rlpad.cli.parse import parse
+from rlpad.cli.text import count
 from rlpad.errors import UserError, nearest
 from rlpad.experiment.config import EVALUATION_STEPS, EVALUATION_STREAMS
 from rlpad.types import NestedArray, NestedSpec
@@ -59,12 +60,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def summary(result: dict[str, Any]) -> str:
     """Returns the result as one line."""
-    episodes = result["episodes"]
     line = (
         f"{result['env']} · {result['agent']} · snapshot {result['snapshot']} "
         f"({result['actor_steps']:,} actor steps): "
         f"return {result['episode_return_mean']:.1f} ± {result['episode_return_std']:.1f} "
-        f"over {episodes} episode{'' if episodes == 1 else 's'} "
+        f"over {count(result['episodes'], 'episode')} "
         f"(min {result['episode_return_min']:.1f}, max {result['episode_return_max']:.1f})"
     )
     return line if result["video"] is None else f"{line}\nvideo of the first episode: {result['video']}"

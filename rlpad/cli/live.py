@@ -15,6 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from rlpad.cli.text import count, duration
+
 STARTING = "starting"
 TRAINING = "training"
 DRAINING = "learning from what is left"
@@ -184,13 +186,6 @@ def _evaluation(result: Any) -> EvaluationView | None:
     return EvaluationView(result.task.actor_steps, result.mean, result.std, result.episodes)
 
 
-def duration(seconds: float) -> str:
-    """Formats seconds as `m:ss` or `h:mm:ss`."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
 def speed_text(view: View) -> str:
     """Says how fast actors and learner are."""
     if view.rates.actor is None or view.rates.learner is None:
@@ -220,7 +215,7 @@ def nodes_text(view: View) -> str:
     """Says which nodes are up."""
     parts = [f"{view.nodes_up}/{view.nodes} up"]
     if view.restarts:
-        parts.append(f"{view.restarts} restart{'' if view.restarts == 1 else 's'}")
+        parts.append(count(view.restarts, "restart"))
     parts.extend(view.down[:MAX_NAMED])
     if len(view.down) > MAX_NAMED:
         parts.append(f"{len(view.down) - MAX_NAMED} more")
@@ -251,8 +246,7 @@ def evaluation_line(elapsed: float, kind: str, found: EvaluationView) -> str:
     name = {"final": "final evaluation", "best": "best snapshot, fresh episodes"}.get(kind, "evaluation")
     return (
         f"[{duration(elapsed)}] {name} at {found.actor_steps:,} actor steps: "
-        f"return {found.mean:.1f} ± {found.std:.1f} over {found.episodes} "
-        f"episode{'' if found.episodes == 1 else 's'}"
+        f"return {found.mean:.1f} ± {found.std:.1f} over {count(found.episodes, 'episode')}"
     )
 
 

@@ -16,6 +16,10 @@ COMMANDS = {
     "evaluate": ("rlpad.cli.evaluate", "run the policy that a run saved, optionally to video"),
     "agents": ("rlpad.cli.agents", "list the agents that can be trained"),
     "doctor": ("rlpad.cli.doctor", "say which stack, devices and extras are there and what is missing"),
+    "ps": ("rlpad.cli.ps", "show which launched programs run, and where their nodes stand"),
+    "logs": ("rlpad.cli.logs", "show what the nodes of a launched program print, and follow it"),
+    "stop": ("rlpad.cli.stop", "stop a launched program, and say how it ended"),
+    "graph": ("rlpad.cli.graph", "draw the graph of an experiment, or of any launch program"),
 }
 
 #: Exit code of a request that can't be carried out as asked.

@@ -76,7 +76,7 @@ def _explanation(event: tyro_errors.ParseErrorEvent, flags: type, arguments: Seq
             message = " ".join(str(event.message).split())
             if event.argument is None:
                 return message
-            if bad := _BAD_LITERAL.fullmatch(message):
+            if bad := _BAD_LITERAL.fullmatch(message) or _BAD_OPTIONAL.fullmatch(message):
                 return f"{_name(event.argument)} expects {_expected(event.argument)}, got {bad['value']}"
             return f"{_name(event.argument)}: {message}"
         case _:
@@ -98,12 +98,14 @@ _BAD_LITERAL = re.compile(
     r"(?:invalid literal for int\(\) with base 10|could not convert string to float"
     r"|Could not find valid parse for arguments): (?P<value>.*)"
 )
+#: How tyro says so of what may be left out.
+_BAD_OPTIONAL = re.compile(r"no type matching \{None\}\|\S+ could be instantiated from \[(?P<value>[^\]]*)\]\..*")
 
-_METAVARS = {"INT": "an integer", "FLOAT": "a number", "STR": "a value", "None|STR": "a value"}
+_METAVARS = {"INT": "an integer", "FLOAT": "a number", "STR": "a value"}
 
 
 def _expected(argument: Any) -> str:
-    metavar = argument.lowered.metavar or "no value"
+    metavar = (argument.lowered.metavar or "no value").removeprefix("{None}|")
     return _METAVARS.get(metavar, metavar)
 
 

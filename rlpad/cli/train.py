@@ -121,16 +121,20 @@ def run_flags(entry: AgentEntry) -> type:
 def train(agent: str, entry: AgentEntry, arguments: Sequence[str], *, prog: str, default: Any = None) -> int:
     """Parses the flags, runs the experiment under the live view and prints what came of it."""
     flags: Any = parse(run_flags(entry), arguments, prog=prog, description=f"{agent}: {entry.summary}", default=default)
-    config = ExperimentConfig(
+    from rlpad.cli.watch import run_watched
+
+    result = run_watched(experiment_config(agent, flags), flags.scale, flags)
+    if flags.json:
+        print(json.dumps({**dataclasses.asdict(result), "run_dir": str(result.run_dir)}))
+    return result.exit_code
+
+
+def experiment_config(agent: str, flags: Any) -> ExperimentConfig:
+    """Returns the experiment that flags such as `run_flags` makes describe."""
+    return ExperimentConfig(
         **{field.name: getattr(flags.schedule, field.name) for field in dataclasses.fields(Schedule)},
         agent=agent,
         env=flags.env,
         agent_config=flags.agent,
         env_options=parse_options(flags.env_options),
     )
-    from rlpad.cli.watch import run_watched
-
-    result = run_watched(config, flags.scale, flags)
-    if flags.json:
-        print(json.dumps({**dataclasses.asdict(result), "run_dir": str(result.run_dir)}))
-    return result.exit_code

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rlpad.cli.interrupts import last_act
-from rlpad.cli.live import Watcher, duration, make_display
+from rlpad.cli.live import Watcher, make_display
+from rlpad.cli.text import count, duration, shown
 from rlpad.errors import UserError
 from rlpad.experiment.config import ExperimentConfig, Scale
 from rlpad.experiment.run import RunResult, run_experiment
@@ -165,7 +166,7 @@ def start_line(config: ExperimentConfig, scale: Scale, launcher: str, replay_bac
             f"{config.agent} on {config.env_name}",
             launcher,
             f"{replay_backend} replay",
-            f"{_count(scale.num_actors, 'actor')} x {_count(scale.envs_per_actor, 'env')}",
+            f"{count(scale.num_actors, 'actor')} x {count(scale.envs_per_actor, 'env')}",
             f"seed {config.seed}",
             shown(run_dir),
         ]
@@ -189,7 +190,7 @@ def summary(result: RunResult, seconds: float, episodes: int, curve: Path | None
         lines.append("nothing was learnt: replay never held the min-replay-size transitions that learning begins with")
     for name, mean in (("final policy", result.final_mean), ("best policy", result.best_mean)):
         if mean is not None:
-            lines.append(f"{name}: mean return {mean:.1f} over {_count(episodes, 'fresh episode')}")
+            lines.append(f"{name}: mean return {mean:.1f} over {count(episodes, 'fresh episode')}")
     if curve is not None:
         lines.append(f"learning curve: {shown(curve)}")
     snapshots = list_snapshots(result.run_dir)
@@ -198,7 +199,7 @@ def summary(result: RunResult, seconds: float, episodes: int, curve: Path | None
     command = f"rlpad evaluate {shlex.quote(shown(result.run_dir))}"
     best = best_snapshot(result.run_dir)
     if result.status != "completed":
-        saved = f"saved: {_count(len(snapshots), 'policy snapshot')}, the latest at"
+        saved = f"saved: {count(len(snapshots), 'policy snapshot')}, the latest at"
         lines.append(f"{saved} {snapshots[-1].actor_steps:,} actor steps")
     # What was never evaluated has no best.
     return [*lines, command if best is not None else f"{command} --snapshot latest"]
@@ -245,16 +246,6 @@ def _node_frames(frames: TracebackType | None) -> TracebackType | None:
     while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith(_DRIVING):
         at = at.tb_next
     return at or frames
-
-
-def shown(path: Path) -> str:
-    """Returns a path as a person would type it: relative to the working directory where that's shorter."""
-    relative = os.path.relpath(path)
-    return relative if len(relative) < len(str(path)) else str(path)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _draw(directory: RunDirectory, title: str) -> Path | None:

@@ -24,6 +24,7 @@ from rlpad.launch.errors import (
     RemoteTraceback,
     StalledError,
 )
+from rlpad.launch.graph import to_dot, to_mermaid
 from rlpad.launch.handles import Deferred, Handle
 from rlpad.launch.launching import launch
 from rlpad.launch.launchpad import (
@@ -108,6 +109,8 @@ __all__ = [
     "run_worker",
     "stop",
     "stop_event",
+    "to_dot",
+    "to_mermaid",
     "unregister_stop_handler",
     "wait_for_stop",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlpad.errors import nearest
@@ -45,7 +45,8 @@ def launch(
       program: what to run; Launchpad's list of one program is taken as well.
       launcher: `inline`, `threads` or `processes`, or one of Launchpad's names for the last two. By default what
         `--lp_launch_type` says if absl reads the command line, else `processes`.
-      run_dir: folder for what the nodes leave behind; `processes` writes one log per node to its `logs/`.
+      run_dir: folder for what the nodes leave behind; `processes` writes one log per node to its `logs/`. Its
+        `launch.json` says what runs there, and how to see and stop it from outside (`rlpad ps`, `rlpad stop`).
       seed: seed of the program; every node gets one of its own from it.
       preload: modules that `processes` loads once, before its nodes are forked.
       stop_notice_s: seconds that nodes get to stop before they are killed and named.
@@ -68,7 +69,8 @@ def launch(
       The run; wait for it with `run.wait()`.
 
     Raises:
-      LaunchError: the launcher is unknown or the program can't be launched as it stands; nothing has started.
+      LaunchError: the launcher is unknown, the program can't be launched as it stands, or another one runs in
+        `run_dir`; nothing has started.
     """
     program = launchpad.check_programs(program)
     asked = _asked(launcher, launch_type)
@@ -86,11 +88,13 @@ def launch(
     if terminal is not None:
         launchpad.check_terminal(terminal)
     bind_addresses(program, SimpleLocalAddressBuilder())
-    run: Run
-    if kind == "processes":
+
+    def start() -> Run:
+        if kind != "processes":
+            return _start_here(kind, program, run_dir, seed, handle_signals, stop_notice_s, test_serialization)
         from rlpad.launch.launchers.processes import ProcessesRun
 
-        run = ProcessesRun(
+        return ProcessesRun(
             program,
             run_dir=run_dir,
             seed=seed,
@@ -101,14 +105,23 @@ def launch(
             debug=debug,
             debugger=debugger,
         )
-    else:
-        run = _launch_here(kind, program, run_dir, seed, handle_signals, stop_notice_s, test_serialization)
+
+    run = _start_seen(kind, program, run_dir, start)
     if test_case is not None:
         test_case.addCleanup(run.kill)
     return run
 
 
-def _launch_here(
+def _start_seen(kind: str, program: Program, run_dir: str | None, start: Callable[[], Run]) -> Run:
+    """Starts a run, and lets it be seen and stopped through its run directory."""
+    if run_dir is None:
+        return start()
+    from rlpad.launch.control import launch_controlled
+
+    return launch_controlled(program, kind, run_dir, start)
+
+
+def _start_here(
     kind: str,
     program: Program,
     run_dir: str | None,
@@ -117,7 +130,7 @@ def _launch_here(
     stop_notice_s: float,
     test_serialization: bool,
 ) -> Run:
-    """Launches a program whose nodes are all in this process."""
+    """Starts a run whose nodes are all in this process."""
     from rlpad.launch.launchers.inline import InlineRun
     from rlpad.launch.launchers.local import Parts
     from rlpad.launch.launchers.threads import ThreadsRun

@@ -7,6 +7,7 @@ import dataclasses
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -27,7 +28,7 @@ class Outcome:
       status: `completed`, `interrupted` or `failed`.
       reason: one line for people.
       exit_code: what a command line should return: 0 for completed, 1 for failed, 130 after Ctrl-C, 143 after
-        SIGTERM.
+        SIGTERM or `rlpad stop`.
       error: what a node raised, or a `NodeFailed` that says how it died.
       killed: nodes that ignored the stop and were killed.
     """
@@ -69,6 +70,7 @@ class Run(abc.ABC):
         self._request: Outcome | None = None
         self._outcome: Outcome | None = None
         self._raised = False
+        self._at_end: list[Callable[[Outcome], object]] = []
 
     @property
     def outcome(self) -> Outcome | None:
@@ -159,7 +161,19 @@ class Run(abc.ABC):
         if killed:
             reason = f"{request.reason}; ignored the stop and had to be killed: {', '.join(killed)}"
             request = dataclasses.replace(request, killed=killed, reason=reason)
-        self._outcome = request
+        with self._end_lock:
+            self._outcome = request
+        for function in self._at_end:
+            function(request)
+
+    def at_end(self, function: Callable[[Outcome], object]) -> None:
+        """Has `function` called with the outcome before `wait` returns; now, if the run has ended already."""
+        with self._end_lock:
+            outcome = self._outcome
+            if outcome is None:
+                self._at_end.append(function)
+        if outcome is not None:
+            function(outcome)
 
     @abc.abstractmethod
     def _wait(self, timeout: float | None) -> bool:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlpad.errors import UserError, nearest
-from rlpad.tracking.files import write_atomically
+from rlpad.errors import UserError
+from rlpad.files import nearest_sibling, write_atomically
 from rlpad.tracking.plain import describe, join_nonfinite
 
 #: Packages whose versions a run depends on.
@@ -56,7 +56,7 @@ class RunDirectory:
         folder = Path(path).absolute()
         try:
             check_unused(folder)
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(folder / "run.json", "x"):
                 pass
         except FileExistsError as error:
@@ -97,8 +97,7 @@ class RunDirectory:
         """
         folder = Path(path).absolute()
         if not (folder / "run.json").is_file():
-            siblings = [child.name for child in folder.parent.iterdir()] if folder.parent.is_dir() else []
-            hint = nearest(folder.name, [name for name in siblings if (folder.parent / name / "run.json").is_file()])
+            hint = nearest_sibling(folder, "run.json")
             raise UserError(f"no run directory {str(path)!r}: it has no run.json{hint}")
         return cls(folder)
 

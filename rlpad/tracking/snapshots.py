@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rlpad.errors import UserError
-from rlpad.tracking.files import sync_directory, write_atomically, write_synced
+from rlpad.files import sync_directory, write_atomically, write_synced
 from rlpad.types import NestedArray
 
 FORMAT = 1

@@ -133,13 +133,6 @@ def test_many_nodes_that_are_down_dont_fill_the_screen():
     assert text == "0/8 up · 8 restarts · actor/0 restarting · actor/1 restarting · actor/2 restarting · 5 more"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (59.9, "0:59"), (61, "1:01"), (3_600, "1:00:00"), (36_061, "10:01:01")]
-)
-def test_duration(seconds, text):
-    assert live.duration(seconds) == text
-
-
 class Recorder:
     def __init__(self):
         self.views = []

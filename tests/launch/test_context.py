@@ -103,7 +103,7 @@ def run_infos(start: Start, launcher: str, folder: Path, seed: int) -> dict[str,
             program.add_node(lp.PyNode(write_info, str(folder)))
     program.add_node(lp.PyNode(write_info, str(folder)), label="b")
     end(start(program, launcher, seed=seed, run_dir=str(folder)))
-    return {path.name: json.loads(path.read_text()) for path in folder.iterdir() if path.is_file()}
+    return {path.name: json.loads(path.read_text()) for path in folder.glob("*-*")}
 
 
 class TestInfo:

@@ -21,6 +21,7 @@ HEAVY = (
 CODE = """
 import sys
 import rlpad.launch
+from rlpad.launch import control
 from rlpad.launch.launchers import inline, threads
 print(sorted(set({heavy!r}) & set(sys.modules)))
 ours = [name for name in sys.modules if name.startswith("rlpad.")]
@@ -29,7 +30,7 @@ print(sorted(name for name in ours if name.split(".")[1] not in {known!r}))
 
 
 def test_no_heavy_modules() -> None:
-    code = CODE.format(heavy=HEAVY, known=("launch", "errors"))
+    code = CODE.format(heavy=HEAVY, known=("launch", "errors", "files"))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["[]", "[]"]

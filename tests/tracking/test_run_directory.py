@@ -8,7 +8,6 @@ import pytest
 
 from rlpad.errors import UserError
 from rlpad.tracking import RunDirectory, default_run_path, run_directory
-from rlpad.tracking.files import write_atomically
 
 
 @pytest.fixture
@@ -37,6 +36,10 @@ def test_a_new_directory(directory, tmp_path):
 def test_an_empty_folder_is_unused(tmp_path):
     (tmp_path / "run").mkdir()
     RunDirectory.create(tmp_path / "run", {}, [])
+
+
+def test_a_new_directory_is_the_users_own(directory):
+    assert directory.path.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("used", ["run.json", ".hidden", "notes.txt"])
@@ -124,20 +127,6 @@ def test_a_reader_never_sees_half_an_update(directory):
     done.set()
     reader.join()
     assert not torn
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-
-    def replace(source, target):
-        raise OSError("disk on fire")
-
-    monkeypatch.setattr(os, "replace", replace)
-    with pytest.raises(OSError, match="fire"):
-        write_atomically(path, b"new")
-    assert [child.name for child in tmp_path.iterdir()] == ["file"]
-    assert path.read_bytes() == b"old"
 
 
 def test_metrics_are_read_up_to_the_last_whole_line(directory):

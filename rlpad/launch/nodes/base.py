@@ -102,6 +102,11 @@ class Node(abc.ABC):
         return self.handle_class(self)
 
     @property
+    def title(self) -> str:
+        """What it is, for people."""
+        return type(self).__name__
+
+    @property
     @abc.abstractmethod
     def handles(self) -> list[Handle]:
         """The handles that the node turns into clients, those of inner nodes left out."""
@@ -170,6 +175,11 @@ class CallNode(Node):
         """Calls the node's function with handles replaced by clients and deferred arguments built."""
         args, kwargs = dereference((self.args, self.kwargs), context)
         return self.function(*args, **kwargs)
+
+    @property
+    def title(self) -> str:
+        """What it is, for people: the class or function that it calls."""
+        return _name_of(self.function)
 
     def __repr__(self) -> str:
         return f"{self.name or type(self).__name__}({_name_of(self.function)})"

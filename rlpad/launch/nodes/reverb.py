@@ -41,6 +41,11 @@ class ReverbNode(CallNode):
         """
         super().__init__(priority_tables_fn, (), {})
 
+    @property
+    def title(self) -> str:
+        """What it is; the function that makes its tables says little."""
+        return "dm-reverb"
+
     def build(self, context: Context) -> Built:
         """Starts the server."""
         import reverb

@@ -59,13 +59,13 @@ def _bind_unix(listener: socket.socket, path: str) -> None:
         listener.bind(path)
         return
     except OSError as error:
-        if error.errno != errno.EADDRINUSE or not _is_left_behind(path):
+        if error.errno != errno.EADDRINUSE or not is_left_behind(path):
             raise OSError(error.errno, f"{error.strerror}: socket path {path!r}") from None
     os.unlink(path)
     listener.bind(path)
 
 
-def _is_left_behind(path: str) -> bool:
+def is_left_behind(path: str) -> bool:
     """Says whether a path is the socket of a server that died."""
     if not stat.S_ISSOCK(os.lstat(path).st_mode):
         return False
