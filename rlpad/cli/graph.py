@@ -108,7 +108,7 @@ def experiment(agent: str, arguments: Sequence[str], prog: str) -> tuple[Picture
     from rlpad.experiment.program import make_program
     from rlpad.experiment.run import prepare, resolve_launcher, resolve_replay
 
-    backend = resolve_replay(flags.replay, resolve_launcher(flags.launcher, flags.scale))
+    backend = resolve_replay(flags.replay, resolve_launcher(flags.launcher, flags.scale, flags.debug))
     config = experiment_config(agent, flags)
     setup = prepare(config, flags.scale, replay_backend=backend, run_dir=flags.run_dir or "runs")
     return flags, make_program(setup).program

@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -40,6 +40,10 @@ class RunFlags:
     """Also write TensorBoard events into the run directory (extra tensorboard)."""
     wandb: str | None = None
     """Also log to this Weights & Biases project (extra wandb)."""
+    debug: str | None = None
+    """Run this node, such as actor/0, in the foreground of this terminal under a debugger (launcher processes)."""
+    debugger: Literal["pdb", "debugpy"] = "pdb"
+    """pdb stops before the node is built and where it raises; debugpy waits for an editor at 127.0.0.1:5678."""
     json: bool = False
     """Print the result as one JSON object, and nothing else on stdout."""
 

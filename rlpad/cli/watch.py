@@ -44,7 +44,7 @@ def run_watched(config: ExperimentConfig, scale: Scale, flags: Any) -> RunResult
     Args:
       config: what to run.
       scale: how big.
-      flags: has `launcher`, `replay`, `run_dir`, `tensorboard`, `wandb` and `json`.
+      flags: has `launcher`, `replay`, `run_dir`, `tensorboard`, `wandb`, `debug`, `debugger` and `json`.
 
     Returns:
       How the run ended; one that failed has status `failed` and exit code 1, and is explained on stderr.
@@ -53,7 +53,7 @@ def run_watched(config: ExperimentConfig, scale: Scale, flags: Any) -> RunResult
       UserError: something about the request is wrong; nothing has been started or written.
     """
     check_extras(flags.tensorboard, flags.wandb)
-    session = _Session(config, scale, sys.stderr if flags.json else sys.stdout)
+    session = _Session(config, scale, sys.stderr if flags.json else sys.stdout, shows_progress=flags.debug is None)
     with last_act(session.ended_by_signal):
         return _run_watched(session, config, scale, flags)
 
@@ -68,6 +68,8 @@ def _run_watched(session: _Session, config: ExperimentConfig, scale: Scale, flag
             run_dir=flags.run_dir,
             tensorboard=flags.tensorboard,
             wandb=flags.wandb,
+            debug=flags.debug,
+            debugger=flags.debugger,
             watch=session.watch,
             on_start=session.start,
         )
@@ -90,8 +92,10 @@ def _run_watched(session: _Session, config: ExperimentConfig, scale: Scale, flag
 class _Session:
     """What is said from the start of a run to its end."""
 
-    def __init__(self, config: ExperimentConfig, scale: Scale, out: TextIO):
+    def __init__(self, config: ExperimentConfig, scale: Scale, out: TextIO, *, shows_progress: bool):
         self._config, self._scale, self._out = config, scale, out
+        # Lines between a debugger's prompts would be in the way.
+        self._shows_progress = shows_progress
         self._began = time.monotonic()
         self._watcher: Watcher | None = None
         self.directory: RunDirectory | None = None
@@ -105,7 +109,8 @@ class _Session:
                 "interfaces without authentication"
             )
         self._began = time.monotonic()
-        self._watcher = Watcher(make_display(self._out), self._config.steps)
+        if self._shows_progress:
+            self._watcher = Watcher(make_display(self._out), self._config.steps)
 
     def watch(self, progress: dict[str, Any], nodes: dict[str, Any]) -> None:
         if self._watcher is not None:

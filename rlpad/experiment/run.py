@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rlpad import launch as lp
 from rlpad.errors import UserError
 from rlpad.experiment.config import ExperimentConfig, LauncherName, ReplayBackend, Scale
+from rlpad.launch.foreground import check_debug
 from rlpad.registry import make_builder
 from rlpad.tracking.run_directory import RunDirectory, default_run_path
 
@@ -54,15 +56,15 @@ class RunResult:
 Watcher = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
-def resolve_launcher(launcher: LauncherName, scale: Scale) -> str:
-    """Names the launcher: `auto` is inline for one actor and processes for more.
+def resolve_launcher(launcher: LauncherName, scale: Scale, debug: str | None = None) -> str:
+    """Names the launcher: `auto` is inline for one actor, and processes for more or if a node is debugged.
 
     Raises:
       UserError: inline with several evaluators or actors is fine, an unknown name is not.
     """
     known = ("inline", "threads", "processes")
     if launcher == "auto":
-        return "processes" if scale.num_actors > 1 else "inline"
+        return "processes" if scale.num_actors > 1 or debug is not None else "inline"
     if launcher not in known:
         from rlpad.errors import nearest
 
@@ -147,6 +149,8 @@ def run_experiment(
     run_dir: str | Path | None = None,
     tensorboard: bool = False,
     wandb: str | None = None,
+    debug: str | None = None,
+    debugger: str = "pdb",
     watch: Watcher | None = None,
     on_start: Callable[[RunDirectory, Setup, str], None] | None = None,
 ) -> RunResult:
@@ -160,6 +164,8 @@ def run_experiment(
       run_dir: a directory that isn't used yet; one under `runs/` with agent, environment and time if None.
       tensorboard: also write TensorBoard events (extra `tensorboard`).
       wandb: also log to this Weights & Biases project (extra `wandb`).
+      debug: a node to run in the foreground of this terminal under a debugger; see `rlpad.launch.launch`.
+      debugger: `pdb` or `debugpy`.
       watch: called regularly with progress and node status.
       on_start: called once with the run directory, the resolved set-up and the launcher's name.
 
@@ -171,7 +177,7 @@ def run_experiment(
       Exception: what a node raised, with its label and traceback.
     """
     scale = scale or Scale()
-    launcher_name = resolve_launcher(launcher, scale)
+    launcher_name = resolve_launcher(launcher, scale, debug)
     backend = resolve_replay(replay_backend, launcher_name)
     path = Path(run_dir) if run_dir is not None else default_run_path(config.agent, config.env_name, config.seed)
     setup = prepare(config, scale, replay_backend=backend, run_dir=path, tensorboard=tensorboard, wandb=wandb)
@@ -181,6 +187,8 @@ def run_experiment(
     if launcher_name != "processes":
         run_on_calling_thread()
     built = make_program(setup)
+    if debug is not None:
+        check_debug(built.program, launcher_name, debug, debugger)
     directory = RunDirectory.create(
         path,
         {
@@ -194,7 +202,8 @@ def run_experiment(
     )
     if on_start is not None:
         on_start(directory, setup, launcher_name)
-    return _Watched(directory, watch).run_program(built, launcher_name, config.seed)
+    launch = functools.partial(lp.launch, launcher=launcher_name, seed=config.seed, debug=debug, debugger=debugger)
+    return _Watched(directory, watch).run_program(built, launch)
 
 
 class _Watched:
@@ -206,17 +215,11 @@ class _Watched:
         self._progress: dict[str, Any] = {"counts": {"actor_steps": 0, "learner_steps": 0}}
         self._restarts = 0
 
-    def run_program(self, built: ExperimentProgram, launcher: str, seed: int) -> RunResult:
+    def run_program(self, built: ExperimentProgram, launch: Callable[..., lp.Run]) -> RunResult:
         """Launches the program, follows it to its end, and records how it ended, whatever happens."""
         run: lp.Run | None = None
         try:
-            run = lp.launch(
-                built.program,
-                launcher=launcher,
-                run_dir=str(self._directory.path),
-                seed=seed,
-                preload=built.preload,
-            )
+            run = launch(built.program, run_dir=str(self._directory.path), preload=built.preload)
             try:
                 self._follow(run, built.coordinator)
             finally:

@@ -8,10 +8,14 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rlpad.errors import nearest
 from rlpad.launch.errors import LaunchError
 from rlpad.launch.messages import Spawn
+
+if TYPE_CHECKING:
+    from rlpad.launch.program import Program
 
 DEBUGGERS = ("pdb", "debugpy")
 #: Where debugpy listens.
@@ -60,12 +64,15 @@ def start_anew(spawn: Spawn, path: Sequence[str]) -> subprocess.Popen[bytes]:
     return process
 
 
-def check_debug(debug: str, debugger: str, names: Sequence[str]) -> None:
+def check_debug(program: Program, launcher: str, debug: str, debugger: str) -> None:
     """Checks that a node can be debugged.
 
     Raises:
-      LaunchError: there's no such node or debugger, or the debugger isn't installed.
+      LaunchError: the launcher can't, there's no such node or debugger, or the debugger isn't installed.
     """
+    if launcher != "processes":
+        raise LaunchError(f"debug is for the launcher 'processes'; under {launcher!r}, breakpoint() will do")
+    names = [str(node.name) for top in program.nodes.values() for node, _ in top.processes()]
     if debug not in names:
         raise LaunchError(f"there is no node {debug!r} to debug{nearest(debug, names)}")
     if debugger not in DEBUGGERS:

@@ -9,6 +9,7 @@ from rlpad.errors import nearest
 from rlpad.launch import launchpad
 from rlpad.launch.address import SimpleLocalAddressBuilder, bind_addresses
 from rlpad.launch.errors import LaunchError
+from rlpad.launch.foreground import check_debug
 from rlpad.launch.launchpad import LaunchType, PythonProcess
 from rlpad.launch.program import Program
 from rlpad.launch.resources import Resources
@@ -77,11 +78,11 @@ def launch(
     kind = _kind(asked)
     if not stop_notice_s > 0:
         raise LaunchError(f"stop_notice_s must be above 0, got {stop_notice_s}")
-    if debug is not None and kind != "processes":
-        raise LaunchError(f"debug is for the launcher 'processes'; under {kind!r}, breakpoint() will do")
     if xm_resources is not None:
         raise LaunchError("xm_resources is for Vertex AI, which rlpad doesn't launch on")
     program.check()
+    if debug is not None:
+        check_debug(program, kind, debug, debugger)
     resources = launchpad.apply_resources(program, local_resources or {})
     if serialize_py_nodes or (serialize_py_nodes is None and asked == LaunchType.TEST_MULTI_THREADING.value):
         _check_pickles(program)

@@ -14,7 +14,7 @@ from rlpad.launch import context as context_lib
 from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, Context, NodeInfo
 from rlpad.launch.errors import LaunchError, PeerGone
 from rlpad.launch.folder import control_path, make_folder
-from rlpad.launch.foreground import Foreground, check_debug
+from rlpad.launch.foreground import Foreground
 from rlpad.launch.handles import Handle
 from rlpad.launch.launchers.local import node_info_of
 from rlpad.launch.messages import Spawn
@@ -53,8 +53,6 @@ class ProcessesRun(Run):
     ):
         super().__init__()
         processes = [process for node in program.nodes.values() for process in node.processes()]
-        if debug is not None:
-            check_debug(debug, debugger, [str(node.name) for node, _ in processes])
         sizes = {label: len(nodes) for label, nodes in program.groups.items()}
         wanted = [resources.get(node.group, node.resources) for node, _ in processes]
         grants = allocate([node for node, _ in processes], wanted, sizes)
