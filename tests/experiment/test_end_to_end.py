@@ -1,5 +1,6 @@
 """The whole thing, small: the same experiment under every launcher and on both replay backends."""
 
+import datetime
 import importlib.util
 import json
 import re
@@ -12,6 +13,8 @@ from agents.dqn import DQNConfig
 from rlpad.errors import UserError
 from rlpad.experiment import ExperimentConfig, Scale, run_experiment
 from rlpad.experiment.load import load_policy
+from rlpad.experiment.program import make_program
+from rlpad.experiment.run import prepare
 from rlpad.tracking.run_directory import RunDirectory
 from rlpad.tracking.snapshots import list_snapshots, read_snapshot
 
@@ -115,6 +118,8 @@ def test_the_run_directory_tells_the_whole_story(tmp_path):
     record = directory.read()
     assert (record["status"], record["reason"]) == ("completed", "step goal reached")
     assert (record["actor_steps"], record["learner_steps"]) == (STEPS, result.learner_steps)
+    goal_reached = min(row["time"] for row in directory.read_metrics("learner") if row["actor_steps"] == STEPS)
+    assert 0 <= datetime.datetime.fromisoformat(record["updated"]).timestamp() - goal_reached < 10
     assert record["restarts"] == 0
     assert {"jax", "numpy", "python", "rlpad"} <= set(record["versions"])
     assert directory.config["experiment"]["agent_config"]["hidden_sizes"] == [16]
@@ -158,6 +163,15 @@ def test_the_run_directory_tells_the_whole_story(tmp_path):
 def test_steps_are_exact_however_many_actors_and_environments(tmp_path):
     result = run(tmp_path / "run", "inline", steps=257, scale=Scale(num_actors=3, envs_per_actor=5))
     assert result.actor_steps == 257
+
+
+def test_accelerators_are_left_to_the_learner(tmp_path):
+    config = ExperimentConfig(agent="dqn", env="CartPole-v1", steps=STEPS, agent_config=SMALL)
+    setup = prepare(config, Scale(num_actors=3), replay_backend="embedded", run_dir=tmp_path)
+    nodes = make_program(setup).program.nodes
+    platforms = {name: node.resources.jax_platform for name, node in nodes.items()}
+    others = ["counter/0", "replay/0", "actor/0", "actor/1", "actor/2", "evaluator/0"]
+    assert platforms == {"learner/0": None, **dict.fromkeys(others, "cpu")}
 
 
 def test_no_evaluators(tmp_path):
