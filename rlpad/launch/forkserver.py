@@ -19,6 +19,7 @@ import warnings
 from multiprocessing.connection import Connection, wait
 
 from rlpad.launch import linux
+from rlpad.launch.child import run_node
 from rlpad.launch.foreground import start_anew
 from rlpad.launch.messages import Exited, Kill, ServerSetup, ServerUp, Spawn, Spawned
 
@@ -113,8 +114,6 @@ class _ForkServer:
             self._control.close()
             os.close(self._wake_read)
             os.close(self._wake_write)
-            from rlpad.launch.child import run_node
-
             code = run_node(message, parent)
         finally:
             with contextlib.suppress(Exception):
