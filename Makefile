@@ -53,6 +53,7 @@ chaos: install ## Faults and soak.
 
 bench: install ## Speed against simple baselines and peers that are installed.
 	$(VENV)/bin/python -m benchmarks.rpc
+	$(VENV)/bin/python -m benchmarks.launch
 	$(VENV)/bin/python -m benchmarks.single_process
 
 lint: install ## Ruff, mypy and the layer rules.
