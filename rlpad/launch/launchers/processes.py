@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlpad.launch import context as context_lib
+from rlpad.launch import leaving
 from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, Context, NodeInfo
 from rlpad.launch.errors import LaunchError, PeerGone
 from rlpad.launch.folder import control_path, make_folder
@@ -86,6 +87,7 @@ class ProcessesRun(Run):
         if handle_signals:
             self._signals.install()
         context_lib.add_live(self._context)
+        leaving.add(self)
         self._supervisor.start()
 
     @staticmethod
@@ -115,6 +117,7 @@ class ProcessesRun(Run):
             self._supervisor.ask_kill()
             self._supervisor.done.wait(30.0)
         self._close()
+        leaving.remove(self)
 
     def _close(self) -> None:
         self._signals.restore()
