@@ -26,10 +26,8 @@ from rlpad.launch.rpc import Client
 from rlpad.launch.rpc.client import CALL_TIMEOUT_SECONDS
 from rlpad.launch.rpc.codec import dump_by_value
 from rlpad.launch.run import NodeStatus, Run, SignalHandlers
-from rlpad.launch.supervisor import SupervisedNode, Supervisor
-
-#: Seconds without a sign of life after which a node counts as dead; a compiler may hold the interpreter for long.
-HEARTBEAT_TIMEOUT_SECONDS = 120.0
+from rlpad.launch.supervised import SupervisedNode
+from rlpad.launch.supervisor import Supervisor
 
 
 class ProcessesRun(Run):
@@ -48,7 +46,7 @@ class ProcessesRun(Run):
         preload: Sequence[str],
         handle_signals: bool,
         stop_notice_s: float,
-        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_SECONDS,
+        heartbeat_timeout_s: float,
         debug: str | None = None,
         debugger: str = "pdb",
     ):
