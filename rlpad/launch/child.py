@@ -15,11 +15,11 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from typing import Any
 
 from rlpad.launch import context as context_lib
 from rlpad.launch import linux
+from rlpad.launch.channel import Channel
 from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, Context, NodeInfo, entered
 from rlpad.launch.debugging import debugged
 from rlpad.launch.errors import PeerGone, as_failure
@@ -143,7 +143,7 @@ class _Control:
     def __init__(self, spawn: Spawn):
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(spawn.control)
-        self._connection = Connection(connection.detach())
+        self._channel = Channel(connection)
         self._send_lock = threading.Lock()
         self._requests = itertools.count()
         self._answers: dict[int, Resolved] = {}
@@ -157,7 +157,7 @@ class _Control:
 
     def tell(self, message: Any) -> None:
         with self._send_lock:
-            self._connection.send(message)
+            self._channel.send(message)
 
     def fail(self, error: BaseException) -> None:
         """Reports what the node raised."""
@@ -187,7 +187,7 @@ class _Control:
     def _listen(self) -> None:
         while True:
             try:
-                message = self._connection.recv()
+                message = self._channel.receive()
             except (EOFError, OSError):
                 if not self._ending:
                     # Without the supervisor nobody would end this process.
@@ -213,6 +213,8 @@ class _Control:
 
 class _ProcessContext(Context):
     """The program as a node in a process of its own sees it."""
+
+    survives_fork = True
 
     def __init__(self, infos: dict[str, NodeInfo], spawn: Spawn, control: _Control):
         """Takes what is known of the node and, by name, of those inside of it."""
@@ -291,6 +293,6 @@ class _Resolver:
 
 
 if __name__ == "__main__":
-    with open(int(sys.argv[2]), "rb") as pipe:
-        request = pickle.load(pipe)
+    with open(int(sys.argv[2]), "rb") as file:
+        request = pickle.load(file)
     sys.exit(run_node(request, int(sys.argv[1])))

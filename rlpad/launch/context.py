@@ -8,6 +8,7 @@ import contextvars
 import dataclasses
 import functools
 import inspect
+import os
 import signal
 import threading
 import time
@@ -59,10 +60,12 @@ class Context(abc.ABC):
       several_nodes: whether it stands for a program with several nodes in this process, and so for none
         of them in particular.
       single_threaded: whether one thread runs all nodes, so that no two calls come at the same time.
+      survives_fork: whether it's the context of a forked child, too: one that a node has forked belongs to the node.
     """
 
     several_nodes = False
     single_threaded = False
+    survives_fork = False
 
     def __init__(self, info: NodeInfo, stop_event: threading.Event):
         self.info = info
@@ -162,6 +165,16 @@ def remove_live(context: Context) -> None:
     """Forgets what `add_live` made known."""
     with _live_lock, contextlib.suppress(ValueError):
         _live.remove(context)
+
+
+def _forget_in_child() -> None:
+    # Another thread of the parent may have held the lock; and a program that the parent launched doesn't run here.
+    global _live_lock
+    _live_lock = threading.Lock()
+    _live[:] = [context for context in _live if context.survives_fork]
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def current() -> Context:

@@ -154,21 +154,21 @@ def read_launch(run_dir: str | Path) -> LaunchRecord | None:
     return record
 
 
-def launch_controlled(program: Program, launcher: str, run_dir: str, start: Callable[[], Run]) -> Run:
+def launch_controlled(program: Program, launcher: str, run_dir: str, start: Callable[[str], Run]) -> Run:
     """Starts a run that can be seen and stopped through its run directory.
 
     Args:
       program: what is run.
       launcher: by which launcher.
       run_dir: the run directory; made with mode 0700 if it isn't there.
-      start: starts the run.
+      start: starts the run; gets a private folder to use, which is removed at the end.
 
     Raises:
       LaunchError: another program runs there, or the directory can't be made or written to; nothing has started.
     """
     with contextlib.ExitStack() as undo:
         control = _Control(program, launcher, Path(run_dir).absolute(), undo)
-        run = start()
+        run = start(control.folder)
         undo.callback(run.kill)
         control.serve(run)
         undo.pop_all()
@@ -210,9 +210,9 @@ class _Control:
         self._closed = False
         self._service = _Service()
         self._make_run_dir(undo)
-        self._folder = make_folder()
-        undo.callback(shutil.rmtree, self._folder, ignore_errors=True)
-        self._server = Server(self._service, f"unix:{self._folder}/control", thread_pool_size=4, name="rlpad-control")
+        self.folder = make_folder()
+        undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        self._server = Server(self._service, f"unix:{self.folder}/seen", thread_pool_size=4, name="rlpad-control")
         undo.callback(self._server.stop)
         tops = list(program.nodes.values())
         nodes = _by_group(leaf for top in tops for leaf in top.leaves())
@@ -278,7 +278,7 @@ class _Control:
                 return
             self._closed = True
         self._server.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
         outcome = outcome or Outcome("interrupted", "nobody in the launching process waited for its end", 1)
         ended = dataclasses.replace(
             self._record, ended=_now(), status=outcome.status, reason=outcome.reason, exit_code=outcome.exit_code

@@ -51,17 +51,14 @@ def start_anew(spawn: Spawn, path: Sequence[str]) -> subprocess.Popen[bytes]:
       spawn: the node.
       path: where modules are looked for.
     """
-    ours, theirs = os.pipe()
-    command = [sys.executable, "-m", "rlpad.launch.child", str(os.getpid()), str(ours)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(name for name in path if name)}
-    process = subprocess.Popen(command, pass_fds=[ours], env=environment)
-    os.close(ours)
-    try:
-        with open(theirs, "wb") as pipe:
-            pipe.write(pickle.dumps(spawn))
-    except BrokenPipeError:
-        pass  # it died at once, which will be seen
-    return process
+    # No pipe: a node that is stopped at once would have its parent wait for it to read.
+    with open(os.memfd_create("rlpad-node"), "wb") as file:
+        pickle.dump(spawn, file)
+        file.flush()
+        file.seek(0)
+        command = [sys.executable, "-m", "rlpad.launch.child", str(os.getpid()), str(file.fileno())]
+        return subprocess.Popen(command, pass_fds=[file.fileno()], env=environment)
 
 
 def check_debug(program: Program, launcher: str, debug: str, debugger: str) -> None:

@@ -13,12 +13,16 @@ import importlib
 import os
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import time
 import warnings
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
+from typing import Any
 
 from rlpad.launch import linux
+from rlpad.launch.channel import Channel
 from rlpad.launch.child import run_node
 from rlpad.launch.foreground import start_anew
 from rlpad.launch.messages import Exited, Kill, ServerSetup, ServerUp, Spawn, Spawned
@@ -26,8 +30,9 @@ from rlpad.launch.messages import Exited, Kill, ServerSetup, ServerUp, Spawn, Sp
 
 def main(descriptor: int) -> None:
     """Serves until the control pipe ends."""
-    control = Connection(descriptor)
-    setup: ServerSetup = control.recv()
+    os.set_inheritable(descriptor, False)
+    control = Channel(socket.socket(fileno=descriptor))
+    setup: ServerSetup = control.receive()
     sys.path[:] = setup.sys_path
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the supervisor decides, and the pipe tells of its end
@@ -65,18 +70,20 @@ def _preload(setup: ServerSetup) -> str:
 
 
 class _ForkServer:
-    def __init__(self, control: Connection, setup: ServerSetup, forks: bool):
+    def __init__(self, control: Channel, setup: ServerSetup, forks: bool):
         self._control = control
         self._forks = forks
         self._setup = setup
-        self._nodes: set[int] = set()
+        # By process, with what watches those that were started anew.
+        self._nodes: dict[int, subprocess.Popen[bytes] | None] = {}
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
     def serve(self) -> None:
         while True:
-            ready = wait([self._control, self._wake_read])
+            sources: list[Any] = [self._control, self._wake_read]
+            ready = wait(sources)
             if self._wake_read in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
@@ -84,19 +91,25 @@ class _ForkServer:
                     return
             if self._control in ready:
                 try:
-                    message = self._control.recv()
+                    messages = self._control.receive_ready()
                 except (EOFError, ConnectionError):
                     return
-                if not self._obey(message):
+                if not all(self._obey(message) for message in messages):
                     return
 
     def _obey(self, message: Spawn | Kill) -> bool:
         if isinstance(message, Kill):
             if message.pid in self._nodes:
                 linux.kill_group(message.pid)
+                os.kill(message.pid, signal.SIGKILL)  # it may not have made its group yet
             return True
-        pid = self._fork(message) if self._forks else start_anew(message, self._setup.sys_path).pid
-        self._nodes.add(pid)
+        if self._forks:
+            pid = self._fork(message)
+            self._nodes[pid] = None
+        else:
+            process = start_anew(message, self._setup.sys_path)
+            pid = process.pid
+            self._nodes[pid] = process  # kept, as `subprocess` reaps those that nobody holds any more
         return self._tell(Spawned(message.name, message.epoch, pid))
 
     def _fork(self, message: Spawn) -> int:
@@ -135,8 +148,11 @@ class _ForkServer:
                 linux.kill_group(pid)
             _, status = os.waitpid(pid, 0)
             if pid in self._nodes:
-                self._nodes.discard(pid)
-                if not self._tell(Exited(pid, os.waitstatus_to_exitcode(status))):
+                code = os.waitstatus_to_exitcode(status)
+                process = self._nodes.pop(pid)
+                if process is not None:
+                    process.returncode = code
+                if not self._tell(Exited(pid, code)):
                     return False
 
     def _tell(self, message: Spawned | Exited) -> bool:

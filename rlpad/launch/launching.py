@@ -19,6 +19,10 @@ from rlpad.launch.run import Run
 LAUNCHERS = ("inline", "threads", "processes")
 #: Seconds from a stop to the end: those who ignore it are killed in time for that.
 STOP_NOTICE_SECONDS = 9.0
+#: Seconds without a sign of life after which a node counts as stuck; a compiler may hold the interpreter for long.
+HEARTBEAT_TIMEOUT_SECONDS = 120.0
+#: A sign of life comes each second; a shorter bound than this would kill nodes that are only slow.
+LEAST_HEARTBEAT_TIMEOUT_SECONDS = 2.0
 
 
 def launch(
@@ -29,6 +33,7 @@ def launch(
     seed: int = 0,
     preload: Sequence[str] = (),
     stop_notice_s: float = STOP_NOTICE_SECONDS,
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_SECONDS,
     handle_signals: bool = True,
     test_serialization: bool = False,
     debug: str | None = None,
@@ -51,6 +56,10 @@ def launch(
       seed: seed of the program; every node gets one of its own from it.
       preload: modules that `processes` loads once, before its nodes are forked.
       stop_notice_s: seconds that nodes get to stop before they are killed and named.
+      heartbeat_timeout_s: seconds without a sign of life (each node of `processes` gives one a second, from a thread of
+        its own) after which a node is killed, and what its group's `on_failure` says happens. At least 2. Code that
+        holds the interpreter lock for longer, such as some compilers, must fit in. A node under a debugger has no such
+        bound.
       handle_signals: whether Ctrl-C and SIGTERM stop the program; only in the main thread.
       test_serialization: under `inline` and `threads`, send all that nodes pass to each other through the
         codec.
@@ -78,6 +87,9 @@ def launch(
     kind = _kind(asked)
     if not stop_notice_s > 0:
         raise LaunchError(f"stop_notice_s must be above 0, got {stop_notice_s}")
+    if not heartbeat_timeout_s >= LEAST_HEARTBEAT_TIMEOUT_SECONDS:
+        least = f"at least {LEAST_HEARTBEAT_TIMEOUT_SECONDS:g} seconds"
+        raise LaunchError(f"heartbeat_timeout_s must be {least}, got {heartbeat_timeout_s}")
     if xm_resources is not None:
         raise LaunchError("xm_resources is for Vertex AI, which rlpad doesn't launch on")
     program.check()
@@ -90,7 +102,7 @@ def launch(
         launchpad.check_terminal(terminal)
     bind_addresses(program, SimpleLocalAddressBuilder())
 
-    def start() -> Run:
+    def start(folder: str | None) -> Run:
         if kind != "processes":
             return _start_here(kind, program, run_dir, seed, handle_signals, stop_notice_s, test_serialization)
         from rlpad.launch.launchers.processes import ProcessesRun
@@ -98,11 +110,13 @@ def launch(
         return ProcessesRun(
             program,
             run_dir=run_dir,
+            folder=folder,
             seed=seed,
             resources=resources,
             preload=preload,
             handle_signals=handle_signals,
             stop_notice_s=stop_notice_s,
+            heartbeat_timeout_s=heartbeat_timeout_s,
             debug=debug,
             debugger=debugger,
         )
@@ -113,10 +127,10 @@ def launch(
     return run
 
 
-def _start_seen(kind: str, program: Program, run_dir: str | None, start: Callable[[], Run]) -> Run:
+def _start_seen(kind: str, program: Program, run_dir: str | None, start: Callable[[str | None], Run]) -> Run:
     """Starts a run, and lets it be seen and stopped through its run directory."""
     if run_dir is None:
-        return start()
+        return start(None)
     from rlpad.launch.control import launch_controlled
 
     return launch_controlled(program, kind, run_dir, start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import os
 import signal
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from rlpad.launch import leaving
 from rlpad.launch.context import check_status
 from rlpad.launch.handles import Handle
 
@@ -64,6 +66,9 @@ class NodeStatus:
 class Run(abc.ABC):
     """A launched program."""
 
+    #: Whether its nodes are threads of this process.
+    in_threads = False
+
     def __init__(self) -> None:
         # A signal's handler may come while its thread holds it.
         self._end_lock = threading.RLock()
@@ -75,6 +80,8 @@ class Run(abc.ABC):
     @property
     def outcome(self) -> Outcome | None:
         """How the run ended, or None while it goes on."""
+        if self._outcome is not None:
+            leaving.remove(self)
         return self._outcome
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -92,6 +99,7 @@ class Run(abc.ABC):
         if not self._wait(timeout):
             return False
         assert self._outcome is not None
+        leaving.remove(self)
         if self._outcome.error is not None and not self._raised:
             self._raised = True
             raise self._outcome.error
@@ -113,6 +121,14 @@ class Run(abc.ABC):
         check_status(status)
         code = exit_code if exit_code is not None else int(status == "failed")
         self.request_end(Outcome(status, reason, code))
+
+    def interrupt(self) -> bool:
+        """Stops the program as after Ctrl-C; returns false if it is stopping already."""
+        return self.request_end(Outcome("interrupted", "interrupted by Ctrl-C", SIGINT_EXIT))
+
+    def ended_within(self, seconds: float) -> bool:
+        """Waits like `wait`, but leaves what a node raised to the outcome."""
+        return self._wait(seconds)
 
     def request_end(self, outcome: Outcome) -> bool:
         """Notes how the run is to end, unless that's known already, and begins to stop.
@@ -163,6 +179,8 @@ class Run(abc.ABC):
             request = dataclasses.replace(request, killed=killed, reason=reason)
         with self._end_lock:
             self._outcome = request
+        if not request.exit_code:
+            leaving.remove(self)
         for function in self._at_end:
             function(request)
 
@@ -200,6 +218,7 @@ class Run(abc.ABC):
 
     def __exit__(self, *exception: object) -> None:
         self.kill()
+        leaving.remove(self)
 
 
 class SignalHandlers:
@@ -210,6 +229,7 @@ class SignalHandlers:
 
     def __init__(self, run: Run):
         self._run = run
+        self._process = os.getpid()
         self._previous: dict[int, Any] = {}
         self._interrupts = 0
 
@@ -217,7 +237,12 @@ class SignalHandlers:
         """Takes over SIGINT, SIGTERM and SIGHUP."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                self._previous[number] = signal.signal(number, self._handle)
+                previous = _in_use(number)
+                # Started with nohup it shall survive its terminal; and what C code has put there can't be put back.
+                if previous is None or (number == signal.SIGHUP and previous == signal.SIG_IGN):
+                    continue
+                self._previous[number] = previous
+                signal.signal(number, self._handle)
 
     def restore(self) -> None:
         """Gives the signals back; only the main thread can."""
@@ -236,7 +261,8 @@ class SignalHandlers:
             signal.raise_signal(number)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._run.outcome is not None:  # nobody has waited for the run, so nobody gave the signal back
+        # Nobody may have waited for a run that has ended, to give the signal back; a forked child has none of its own.
+        if self._run._outcome is not None or self._process != os.getpid():
             self._pass_on(number, frame)
             return
         if number == signal.SIGTERM:
@@ -248,9 +274,19 @@ class SignalHandlers:
         self._interrupts += 1
         if self._interrupts == 1:
             print("\nstopping and saving; press Ctrl-C again to kill", file=sys.stderr, flush=True)
-            self._run.stop("interrupted by Ctrl-C", "interrupted", SIGINT_EXIT)
+            self._run.interrupt()
             return
         self._run.stop("killed by a second Ctrl-C", "interrupted", SIGINT_EXIT)
         self.restore()
         self._run.kill()
         raise KeyboardInterrupt
+
+
+def _in_use(number: int) -> Any:
+    """Returns a signal's handler, past those of runs that have ended and that nobody has waited for."""
+    handler = signal.getsignal(number)
+    while (owner := getattr(handler, "__self__", None)) is not None and isinstance(owner, SignalHandlers):
+        if owner._run._outcome is None:
+            break
+        handler = owner._previous.get(number)
+    return handler

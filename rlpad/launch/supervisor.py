@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection, wait
+import weakref
+from collections.abc import Sequence
+from multiprocessing.connection import wait
 from typing import Any
 
 from rlpad.launch import linux
+from rlpad.launch.channel import Channel
 from rlpad.launch.errors import NodeFailed, PeerGone
 from rlpad.launch.folder import control_path
-from rlpad.launch.foreground import Foreground
+from rlpad.launch.forking import ForkServer
 from rlpad.launch.messages import (
     AskStop,
     Exited,
@@ -30,15 +30,14 @@ from rlpad.launch.messages import (
     Ready,
     Resolve,
     Resolved,
-    ServerSetup,
     ServerUp,
-    Spawn,
     Spawned,
     StopNode,
 )
-from rlpad.launch.policies import FailurePolicy, Ignore, Restart
+from rlpad.launch.policies import Ignore, Restart
 from rlpad.launch.rpc.codec import load_exception
 from rlpad.launch.run import NodeStatus, Run
+from rlpad.launch.supervised import SupervisedNode
 
 #: Seconds for which a `PeerGone` waits for the failure that caused it to become known.
 CAUSE_SECONDS = 1.0
@@ -46,43 +45,6 @@ CAUSE_SECONDS = 1.0
 WORKERS_SHARE = 0.75
 #: Seconds that each of the two gets at least.
 LEAST_SECONDS = 0.75
-
-
-@dataclasses.dataclass
-class SupervisedNode:
-    """A node that has a process, as the supervisor knows it.
-
-    Attributes:
-      foreground: what runs it in the launcher's terminal, if it's debugged there.
-      leaves: the nodes that run and serve there, by name, with their addresses as soon as they're known: itself, or
-        those of a colocation.
-    """
-
-    name: str
-    spawn: Callable[[int], Spawn]
-    policy: FailurePolicy
-    leaves: dict[str, str | None]
-    foreground: Foreground | None = None
-    state: str = "starting"
-    epoch: int = 0
-    pid: int | None = None
-    control: Connection | None = None
-    works: bool | None = None
-    heard: float = 0.0
-    error: BaseException | None = None
-    restart_at: float = 0.0
-    doubtful_since: float | None = None
-
-    @property
-    def alive(self) -> bool:
-        return self.pid is not None
-
-    @property
-    def settled(self) -> bool:
-        """Whether no more work is to be expected of it."""
-        if self.state in ("finished", "stopped", "ignored"):
-            return True
-        return self.state == "running" and self.works is False
 
 
 class Supervisor:
@@ -106,7 +68,8 @@ class Supervisor:
         self._notice = stop_notice_s
         self._heartbeat_timeout = heartbeat_timeout_s
         self._lock = threading.RLock()
-        self._by_control: dict[Connection, SupervisedNode | None] = {}
+        self._wake_lock = threading.RLock()
+        self._by_control: dict[Channel, SupervisedNode | None] = {}
         self._stop_asked = threading.Event()
         self._kill_asked = threading.Event()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -117,29 +80,13 @@ class Supervisor:
         self._listener.listen(512)
         self._listener.setblocking(False)
         self._server_up = False
-        self._server, self._server_process = self._start_server(title, preload)
+        self._server = ForkServer(title, preload, folder)
         self._thread = threading.Thread(target=self._main, name="rlpad-supervisor", daemon=True)
+        _supervisors.add(self)
 
     def start(self) -> None:
         """Begins to supervise."""
         self._thread.start()
-
-    def _start_server(self, title: str, preload: tuple[str, ...]) -> tuple[Connection, subprocess.Popen[bytes]]:
-        ours, theirs = socket.socketpair()
-        # One BLAS thread, as it's too late to choose after the fork; XLA reads NPROC later, in each node.
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rlpad.launch.forkserver", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env=environment,
-        )
-        theirs.close()
-        server = Connection(ours.detach())
-        server.send(ServerSetup(list(sys.path), preload, self._folder, f"rlpad: fork server ({title})"))
-        return server, process
 
     # What other threads may ask for.
 
@@ -152,7 +99,8 @@ class Supervisor:
         self._wake()
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):
+        # Under a lock, so that the number isn't another file's by now; one that nobody holds for long.
+        with self._wake_lock, contextlib.suppress(OSError):  # full, and so awake already; or closed, at the end
             os.write(self._wake_write, b".")
 
     def resolve(self, name: str) -> tuple[str | None, str]:
@@ -199,7 +147,10 @@ class Supervisor:
                 self._check_heartbeats()
                 settled = all(node.settled for node in self.nodes.values())
                 worked = any(node.works for node in self.nodes.values())
-            if settled and worked:
+                dead = all(node.state == "ignored" for node in self.nodes.values())
+            if dead:
+                self._run.stop("every node has died", "failed")
+            elif settled and worked:
                 self._run.stop("every node has finished", "completed")
 
     def _handle_events(self, timeout: float) -> None:
@@ -212,7 +163,7 @@ class Supervisor:
                 self._accept()
             elif source is self._server:
                 self._hear_server()
-            elif isinstance(source, Connection):
+            elif isinstance(source, Channel) and source in self._by_control:  # not closed since, as its node had ended
                 self._hear_node(source)
 
     def _accept(self) -> None:
@@ -220,71 +171,63 @@ class Supervisor:
             connection, _ = self._listener.accept()
         except BlockingIOError:  # accepted already, while another node's end was looked into
             return
-        connection.setblocking(True)
-        self._by_control[Connection(connection.detach())] = None
+        self._by_control[Channel(connection)] = None
 
     def _hear_all(self) -> None:
         """Takes in what nodes have said so far; a node's last words count for more than the news of its end."""
         while wait([self._listener], 0):
             self._accept()
         for control in list(self._by_control):
-            while control in self._by_control and control.poll():
+            while control in self._by_control and control.ready():
                 self._hear_node(control)
 
     def _hear_server(self) -> None:
-        try:
-            message = self._server.recv()
-        except (EOFError, OSError) as error:
-            code = self._server_process.wait(5.0)
-            text = linux.describe_exit(code)
-            raise NodeFailed("fork server", f"the fork server {text}; all nodes died with it") from error
+        messages = self._server.receive_ready()
         with self._lock:
-            if isinstance(message, ServerUp):
-                self._server_up = True
-                if message.problem:
-                    print(f"rlpad: {message.problem}", file=sys.stderr)
-            elif isinstance(message, Spawned):
-                self.nodes[message.name].pid = message.pid
-            elif isinstance(message, Exited):
-                self._exited(message)
+            for message in messages:
+                if isinstance(message, ServerUp):
+                    self._server_up = True
+                    if message.problem:
+                        print(f"rlpad: {message.problem}", file=sys.stderr)
+                elif isinstance(message, Spawned):
+                    node = self.nodes[message.name]
+                    node.pid, node.heard = message.pid, time.monotonic()
+                elif isinstance(message, Exited):
+                    self._exited(message)
 
     def _start_due(self) -> None:
         if not self._server_up:
             return
-        now = time.monotonic()
         for node in self.nodes.values():
-            first = node.state == "starting" and node.epoch == 0
-            if first or (node.state == "restarting" and now >= node.restart_at):
+            if node.due:
                 node.epoch += 1
                 node.state, node.works, node.error = "starting", None, None
                 node.leaves = dict.fromkeys(node.leaves)
-                node.heard = now
                 spawn = node.spawn(node.epoch)
                 if node.foreground is None:
                     self._server.send(spawn)
                 else:
                     node.pid = node.foreground.start(spawn)
 
-    def _hear_node(self, control: Connection) -> None:
+    def _hear_node(self, control: Channel) -> None:
         try:
-            message = control.recv()
+            messages = control.receive_ready()
         except (EOFError, OSError):
             self._by_control.pop(control, None)
             control.close()
             return
         with self._lock:
-            if isinstance(message, Hello):
-                node = self.nodes[message.name]
-                node.control = control
-                self._by_control[control] = node
-                node.heard = time.monotonic()
-                return
-            speaker = self._by_control.get(control)
-            if speaker is None or speaker.control is not control:
-                return  # an earlier epoch's last words
-            self._heard(speaker, control, message)
+            for message in messages:
+                speaker = self._by_control.get(control)
+                if isinstance(message, Hello):
+                    node = self.nodes[message.name]
+                    node.control = control
+                    self._by_control[control] = node
+                    node.heard = time.monotonic()
+                elif speaker is not None and speaker.control is control:  # not an earlier epoch's last words
+                    self._heard(speaker, control, message)
 
-    def _heard(self, node: SupervisedNode, control: Connection, message: Any) -> None:
+    def _heard(self, node: SupervisedNode, control: Channel, message: Any) -> None:
         node.heard = time.monotonic()
         if isinstance(message, Ready):
             node.works = message.works
@@ -386,8 +329,7 @@ class Supervisor:
         if node.foreground is not None:
             node.foreground.kill()
         elif node.pid is not None:
-            with contextlib.suppress(OSError):
-                self._server.send(Kill(node.pid))
+            self._server.send(Kill(node.pid))
 
     def _stop_nodes(self) -> None:
         """Stops workers first, so that what they still have to write finds the services up."""
@@ -437,20 +379,40 @@ class Supervisor:
         for node in self.nodes.values():
             if node.foreground is not None:
                 node.foreground.kill()
-        self._server.close()
-        try:
-            self._server_process.wait(10.0)
-        except subprocess.TimeoutExpired:
-            linux.kill_group(self._server_process.pid)
-            self._server_process.wait(5.0)
-        for control in list(self._by_control):
-            control.close()
-        self._listener.close()
+        self._server.end()
+        self._close()
         shutil.rmtree(self._folder, ignore_errors=True)
         with self._lock:
             for node in self.nodes.values():
                 node.pid = None
                 if node.state not in ("failed", "ignored"):
                     node.state = "stopped"
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+
+    def _close(self) -> None:
+        self._listener.close()
+        for control in list(self._by_control):
+            control.close()
+        with self._wake_lock:
+            for descriptor in (self._wake_read, self._wake_write):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._wake_read = self._wake_write = -1
+
+    def abandon(self) -> None:
+        """Closes a forked child's copies, or nobody would see when the parent dies."""
+        self._lock, self._wake_lock = threading.RLock(), threading.RLock()  # others of the parent may have held them
+        self._server.abandon()
+        self._close()
+
+
+# Those of this process.
+_supervisors: weakref.WeakSet[Supervisor] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for supervisor in list(_supervisors):
+        supervisor.abandon()
+    _supervisors.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

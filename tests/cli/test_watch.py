@@ -341,7 +341,16 @@ def test_remote_tracebacks_are_printed_instead_of_local_frames():
         assert watch.explanation(caught) == f"node actor/0:\n{remote.strip()}"
 
 
-FLAGS = types.SimpleNamespace(launcher="auto", replay="auto", run_dir=None, tensorboard=False, wandb=None, json=False)
+FLAGS = types.SimpleNamespace(
+    launcher="auto",
+    replay="auto",
+    run_dir=None,
+    tensorboard=False,
+    wandb=None,
+    debug=None,
+    debugger="pdb",
+    json=False,
+)
 
 
 def run_faked(monkeypatch, tmp_path, end, *, started=True, backend="embedded", flags=FLAGS):

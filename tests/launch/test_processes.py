@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 import rlpad.launch as lp
-from rlpad.launch.launchers.processes import ProcessesRun
 from tests.support_training import alive, gone
 
 TIMEOUT = 60
@@ -246,19 +245,10 @@ def test_the_end_of_the_fork_server_ends_the_program(tmp_path):
 
 def test_a_node_without_heartbeat_is_killed_and_named(tmp_path):
     program, (service,) = service_program()
-    run = ProcessesRun(
-        program,
-        run_dir=str(tmp_path / "run"),
-        seed=0,
-        resources={},
-        preload=(),
-        handle_signals=False,
-        stop_notice_s=5.0,
-        heartbeat_timeout_s=3.0,
-    )
+    run = launch(program, tmp_path, heartbeat_timeout_s=2.0)
     pid = run.client(service).pid()
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(lp.NodeFailed, match="service/0 gave no sign of life for 3 s"):
+    with pytest.raises(lp.NodeFailed, match="service/0 gave no sign of life for 2 s"):
         run.wait(TIMEOUT)
     assert gone([pid])
 

@@ -178,6 +178,13 @@ class TestCheck:
             with pytest.raises(lp.LaunchError, match="stop_notice_s must be above 0"):
                 lp.launch(program, launcher, stop_notice_s=bad)
 
+    def test_heartbeat(self, launcher: str) -> None:
+        program = lp.Program("p")
+        program.add_node(node(), label="a")
+        for bad in (0.0, -1.0, 1.9, float("nan")):
+            with pytest.raises(lp.LaunchError, match="heartbeat_timeout_s must be at least 2 seconds"):
+                lp.launch(program, launcher, heartbeat_timeout_s=bad)
+
 
 def test_unknown_launcher() -> None:
     program = lp.Program("p")
@@ -248,9 +255,14 @@ class TestArguments:
     def test_policies(self) -> None:
         with pytest.raises(lp.LaunchError, match="at least 0"):
             lp.Restart(max_restarts=-1)
+        for bad in (-0.1, float("nan")):
+            with pytest.raises(lp.LaunchError, match="at least 0"):
+                lp.Restart(backoff_s=bad)
         with pytest.raises(lp.LaunchError, match="threads must be at least 1"):
             lp.Resources(threads=0)
         assert [lp.Restart(backoff_s=1.0).delay(n) for n in (1, 2, 3, 9)] == [1.0, 2.0, 4.0, 30.0]
+        assert lp.Restart(max_restarts=10**6, backoff_s=0.001).delay(10**5) == 30.0
+        assert lp.Restart(max_restarts=10**6, backoff_s=0.0).delay(10**5) == 0.0
 
 
 def test_errors_pickle() -> None:

@@ -39,7 +39,7 @@ class InlineRun(LocalRun):
                     return False
         except KeyboardInterrupt:
             # Without handlers of ours (another thread's launch, say) Python's own has raised it.
-            self.stop("interrupted by Ctrl-C", "interrupted", 130)
+            self.interrupt()
         finally:
             self._running = False
         self._finish()

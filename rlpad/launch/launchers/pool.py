@@ -57,6 +57,7 @@ class CallPool:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         future: Future[Any] = Future()
         future.add_done_callback(_notify_cancelled)
+        alone = False
         with self._lock:
             ended = self._ended
             expires_first = ended is None and deadline < self._next_expiry
@@ -64,15 +65,25 @@ class CallPool:
                 self._next_expiry = deadline
             if ended is None:
                 self._pending[future] = deadline, late
-                self._jobs.put((future, function, args))
                 if not self._idle.acquire(blocking=False) and self._threads < self._size:
-                    self._threads += 1
-                    threading.Thread(target=self._work, name=self._name, daemon=True).start()
+                    alone = not self._start_thread() and not self._threads
+                if not alone:
+                    self._jobs.put((future, function, args))
         if ended is not None:
             future.set_exception(ended())
-        if expires_first:
+        if alone:
+            self._do(future, function, args)
+        elif expires_first:
             timer.watch(deadline, self)
         return future
+
+    def _start_thread(self) -> bool:
+        try:
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        except RuntimeError:  # no more can be had; some Pythons have none after the end of a script
+            return False
+        self._threads += 1
+        return True
 
     def tick(self, now: float) -> None:
         """Fails the calls whose time is over."""
@@ -99,20 +110,21 @@ class CallPool:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            future, function, args = job
-            if not future.done():
-                with contextlib.suppress(InvalidStateError):
-                    try:
-                        result = function(*args)
-                    except BaseException as error:  # whatever it was, the caller must hear of it
-                        future.set_exception(error)
-                    else:
-                        future.set_result(result)
-                        del result
-            with self._lock:
-                self._pending.pop(future, None)
-            del job, future, function, args
+            self._do(*job)
+            del job
             self._idle.release()
+
+    def _do(self, future: Future[Any], function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if not future.done():
+            with contextlib.suppress(InvalidStateError):
+                try:
+                    result = function(*args)
+                except BaseException as error:  # whatever it was, the caller must hear of it
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+        with self._lock:
+            self._pending.pop(future, None)
 
 
 def _fail(late: list[tuple[Future[Any], str]]) -> None:

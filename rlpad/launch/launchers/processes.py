@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlpad.launch import context as context_lib
+from rlpad.launch import leaving
 from rlpad.launch.context import BUILD_TIMEOUT_SECONDS, Context, NodeInfo
 from rlpad.launch.errors import LaunchError, PeerGone
 from rlpad.launch.folder import control_path, make_folder
@@ -25,10 +26,8 @@ from rlpad.launch.rpc import Client
 from rlpad.launch.rpc.client import CALL_TIMEOUT_SECONDS
 from rlpad.launch.rpc.codec import dump_by_value
 from rlpad.launch.run import NodeStatus, Run, SignalHandlers
-from rlpad.launch.supervisor import SupervisedNode, Supervisor
-
-#: Seconds without a sign of life after which a node counts as dead; a compiler may hold the interpreter for long.
-HEARTBEAT_TIMEOUT_SECONDS = 120.0
+from rlpad.launch.supervised import SupervisedNode
+from rlpad.launch.supervisor import Supervisor
 
 
 class ProcessesRun(Run):
@@ -43,11 +42,12 @@ class ProcessesRun(Run):
         *,
         run_dir: str | None,
         seed: int,
+        folder: str | None = None,
         resources: Mapping[str, Resources],
         preload: Sequence[str],
         handle_signals: bool,
         stop_notice_s: float,
-        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_SECONDS,
+        heartbeat_timeout_s: float,
         debug: str | None = None,
         debugger: str = "pdb",
     ):
@@ -58,7 +58,7 @@ class ProcessesRun(Run):
         grants = allocate([node for node, _ in processes], wanted, sizes)
         payloads = [self._pickled(program, node, leaves, run_dir, seed) for node, leaves in processes]
         logs = _log_folder(run_dir)
-        folder = make_folder()
+        folder = folder or make_folder()
         nodes = [
             SupervisedNode(
                 str(node.name),
@@ -84,6 +84,7 @@ class ProcessesRun(Run):
         if handle_signals:
             self._signals.install()
         context_lib.add_live(self._context)
+        leaving.add(self)
         self._supervisor.start()
 
     @staticmethod
@@ -113,6 +114,7 @@ class ProcessesRun(Run):
             self._supervisor.ask_kill()
             self._supervisor.done.wait(30.0)
         self._close()
+        leaving.remove(self)
 
     def _close(self) -> None:
         self._signals.restore()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+from rlpad.launch import leaving
 from rlpad.launch.context import entered
 from rlpad.launch.errors import PeerGone, as_failure
 from rlpad.launch.launchers.local import LocalNode, LocalRun, Parts
@@ -23,6 +24,8 @@ class ThreadsRun(LocalRun):
     behind.
     """
 
+    in_threads = True
+
     def __init__(self, parts: Parts, *, handle_signals: bool, stop_notice_s: float, test_serialization: bool):
         super().__init__(parts, single_threaded=False, test_serialization=test_serialization)
         self._notice = stop_notice_s
@@ -35,6 +38,8 @@ class ThreadsRun(LocalRun):
         self._lock = threading.Lock()
         self._gone_late: dict[str, PeerGone] = {}
         self._start(handle_signals)
+        if parts.outer is None:
+            leaving.add(self)
         for thread in self._working.values():
             thread.start()
         self._supervisor = threading.Thread(target=self._supervise, name="rlpad-supervisor", daemon=True)
@@ -92,7 +97,11 @@ class ThreadsRun(LocalRun):
             # In a thread of its own, for it may hang.
             closing = threading.Thread(target=self._close, args=(node,), name=f"rlpad-{node.name}-close")
             closing.daemon = True
-            closing.start()
+            try:
+                closing.start()
+            except RuntimeError:  # no more can be had; some Pythons have none after the end of a script
+                self._close(node)
+                continue
             closing.join(max(_MIN_CLOSE_SECONDS, deadline - time.monotonic()))
             if closing.is_alive():
                 stuck.append(node.name)
@@ -118,3 +127,4 @@ class ThreadsRun(LocalRun):
             self.stop()
             self._done.wait(self._notice + 5.0)
         self._signals.restore()
+        leaving.remove(self)

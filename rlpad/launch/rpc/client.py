@@ -19,6 +19,7 @@ from rlpad.launch.rpc.pipeline import Pending, Pipeline, Request, gone, too_late
 from rlpad.launch.rpc.pool import StreamPool, is_final, open_stream
 from rlpad.launch.rpc.security import Credentials
 from rlpad.launch.rpc.stream import Stream
+from rlpad.launch.rpc.timer import MAX_WAIT
 
 #: Seconds after which a call ends with `CallTimeout`, unless it says otherwise.
 CALL_TIMEOUT_SECONDS = 600.0
@@ -239,12 +240,17 @@ class Client:
             call.fail(error)
 
     def _open_pipeline(self, state: _State, call: Pending) -> Pipeline:
-        with state.pipeline_lock:
+        # Another thread may hold the lock while it connects, and have longer for that.
+        if not state.pipeline_lock.acquire(timeout=min(max(0.0, call.deadline - time.monotonic()), MAX_WAIT)):
+            raise too_late(call.method, self._peer)
+        try:
             pipeline = state.pipeline
             if pipeline is None or pipeline.dead:
                 stream = self._connect(state, call.method, call.deadline)
                 pipeline = state.pipeline = Pipeline(self._peer, state, stream, MAX_IN_FLIGHT)
             return pipeline
+        finally:
+            state.pipeline_lock.release()
 
 
 class Futures:
