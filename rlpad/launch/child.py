@@ -85,6 +85,10 @@ def _run(built: Built, spawn: Spawn, control: _Control, context: _ProcessContext
                 return
         control.stop_event.wait()
         context.join_stop_handlers()
+    except BaseException as error:
+        if spawn.debugger is None:
+            control.fail(as_failure(spawn.name, error))  # at once, for to close what has failed may take for ever
+        raise
     finally:
         try:
             built.close()
@@ -160,9 +164,10 @@ class _Control:
             self._channel.send(message)
 
     def fail(self, error: BaseException) -> None:
-        """Reports what the node raised."""
-        self._ending = True
-        self.tell(Failed(dump_exception(error)))
+        """Reports what the node raised first."""
+        if not self._ending:
+            self._ending = True
+            self.tell(Failed(dump_exception(error)))
 
     def resolve(self, name: str) -> str:
         """Asks where a node is.

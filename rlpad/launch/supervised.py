@@ -34,6 +34,7 @@ class SupervisedNode:
     works: bool | None = None
     heard: float = 0.0
     error: BaseException | None = None
+    failed_at: float | None = None
     restart_at: float = 0.0
     doubtful_since: float | None = None
 

@@ -41,6 +41,8 @@ from rlpad.launch.supervised import SupervisedNode
 
 #: Seconds for which a `PeerGone` waits for the failure that caused it to become known.
 CAUSE_SECONDS = 1.0
+#: Seconds that a node has to close what it holds after it has failed.
+CLOSE_SECONDS = 5.0
 #: Of the notice, the part that workers get; services get the rest.
 WORKERS_SHARE = 0.75
 #: Seconds that each of the two gets at least.
@@ -201,7 +203,7 @@ class Supervisor:
         for node in self.nodes.values():
             if node.due:
                 node.epoch += 1
-                node.state, node.works, node.error = "starting", None, None
+                node.state, node.works, node.error, node.failed_at = "starting", None, None, None
                 node.leaves = dict.fromkeys(node.leaves)
                 spawn = node.spawn(node.epoch)
                 if node.foreground is None:
@@ -240,7 +242,7 @@ class Supervisor:
         elif isinstance(message, Finished):
             node.state = "finished"
         elif isinstance(message, Failed):
-            node.error = load_exception(message.error)
+            node.error, node.failed_at = load_exception(message.error), node.heard
         elif isinstance(message, AskStop):
             self._run.stop(message.reason, message.status)
         elif isinstance(message, Resolve):
@@ -323,6 +325,8 @@ class Supervisor:
                 node.error = NodeFailed(
                     node.name, f"node {node.name} gave no sign of life for {self._heartbeat_timeout:g} s and was killed"
                 )
+                self._kill_node(node)
+            elif node.alive and node.failed_at is not None and now - node.failed_at > CLOSE_SECONDS:
                 self._kill_node(node)
 
     def _kill_node(self, node: SupervisedNode) -> None:

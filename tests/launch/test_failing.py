@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rlpad.launch as lp
+from rlpad.launch import supervisor
 
 from .conftest import LONG, Start
 from .example_nodes import CustomError, Neither, Service, Waits, Worker, fail, lines, one
@@ -130,3 +132,26 @@ class BadClose:
     def close(self) -> None:
         """Raises."""
         raise CustomError("close")
+
+
+class HangsAtTheEnd:
+    """Raises, and can't be closed then."""
+
+    def run(self) -> None:
+        """Raises."""
+        raise CustomError("first")
+
+    def close(self) -> None:
+        """Hangs."""
+        time.sleep(3600)
+
+
+def test_a_failed_node_that_cannot_be_closed_holds_up_nobody(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "CLOSE_SECONDS", 0.3)
+    program = lp.Program("p")
+    program.add_node(lp.PyClassNode(HangsAtTheEnd), label="bad")
+    run = start(program, "processes")
+    with pytest.raises(CustomError, match="first"):
+        run.wait(LONG)
+    assert run.outcome is not None
+    assert run.outcome.reason == "node bad/0 failed: CustomError: first"
