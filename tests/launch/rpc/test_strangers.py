@@ -6,25 +6,29 @@ import contextlib
 import os
 import pickle
 import socket
-import ssl
 import stat
 import struct
-import time
 from typing import Any
 
-import numpy as np
 import pytest
 
-from rlpad.launch.errors import CallTimeout, PeerGone
-from rlpad.launch.rpc import Client, Server, list_methods, security
+from rlpad.launch.errors import PeerGone
+from rlpad.launch.rpc import Client, Server
 from rlpad.launch.rpc import stream as streams
 
 from .serving import WAIT, Target, serving
 
 
-def test_the_socket_is_the_users_own(folder: str) -> None:
-    with serving(folder):
-        assert stat.S_IMODE(os.stat(f"{folder}/s").st_mode) == 0o600
+def test_the_socket_is_the_users_own(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = os.umask(0)
+    try:
+        with monkeypatch.context() as patch:
+            # It's the whole process's: what other threads make meanwhile would be of no use to anybody.
+            patch.delattr(os, "umask")
+            with serving(folder):
+                assert stat.S_IMODE(os.stat(f"{folder}/s").st_mode) == 0o600
+    finally:
+        os.umask(mask)
 
 
 def test_addresses_that_cannot_be_used(folder: str) -> None:
@@ -77,57 +81,3 @@ def test_another_version_of_the_protocol_is_refused(folder: str, monkeypatch: py
         monkeypatch.setattr(streams, "hello", lambda name: b"999 x")
         with pytest.raises(PeerGone, match="speaks version 999"):
             client.same(1)
-
-
-def test_round_trips_over_tcp_with_mutual_tls(credentials: security.Credentials) -> None:
-    server = Server(Target(), "tcp://127.0.0.1:0", credentials=credentials)
-    with server, Client(server.address, credentials=credentials, connect_timeout=2) as client:
-        assert not server.address.endswith(":0")
-        array = np.arange(1 << 20, dtype=np.float64)
-        for _ in range(3):
-            np.testing.assert_array_equal(client.same(array), array)
-            assert client.increment()
-        futures = [client.futures.same(array if i % 3 == 0 else i) for i in range(30)]
-        for i, future in enumerate(futures):
-            np.testing.assert_array_equal(future.result(WAIT), array if i % 3 == 0 else i)
-        assert len(client._state.idle) == 1  # it was used again, session tickets and all
-        with pytest.raises(ValueError, match="too blue"):
-            client.raise_value_error()
-        with pytest.raises(CallTimeout):
-            client.sleep(0.3, timeout=0.1)
-        assert "increment" in list_methods(client)
-        pending = client.futures.sleep(0.3)
-        server.stop()
-        with pytest.raises(PeerGone):
-            pending.result(2)
-
-
-def test_strangers_are_refused_over_tcp(
-    credentials: security.Credentials, folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RPC_TEST_BOMB", f"{folder}/bomb")
-    with Server(Target(), "tcp://127.0.0.1:0", credentials=credentials) as server:
-        host, port = server.address.removeprefix("tcp://").split(":")
-        raw = socket.create_connection((host, int(port)), timeout=WAIT)
-        with raw, contextlib.suppress(ConnectionError):
-            raw.sendall(streams.pack(streams.HELLO, 0, streams.hello("")))
-            raw.sendall(streams.pack(streams.CALL, 1, pickle.dumps(("same", (Bomb(),), {}))))
-            while raw.recv(1000):
-                pass
-        with Client(server.address, credentials=security.make_credentials(), connect_timeout=2) as client:
-            start = time.monotonic()
-            with pytest.raises(PeerGone, match="connecting failed"):
-                client.same(1)
-            assert time.monotonic() - start < 1
-        # One who trusts anybody, but shows another authority's certificate.
-        context = security.make_credentials().client_context()
-        context.verify_mode = ssl.CERT_NONE
-        plain = socket.create_connection((host, int(port)), timeout=WAIT)
-        refused = pytest.raises((ssl.SSLError, ConnectionError))
-        with plain, refused, context.wrap_socket(plain) as secure:
-            secure.sendall(streams.pack(streams.HELLO, 0, streams.hello("")))
-            if not secure.recv(100):
-                raise ConnectionError("closed")
-        assert not os.path.exists(f"{folder}/bomb")
-        with Client(server.address, credentials=credentials, connect_timeout=2) as client:
-            assert client.same(1) == 1
