@@ -64,11 +64,13 @@ def nothing_left() -> Iterator[None]:
         lp.node_info()
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = LONG) -> Any:
-    """Waits until a condition holds, and returns what it says; fails the test if it doesn't in time."""
+def wait_until(
+    condition: Callable[[], Any], seconds: float = LONG, what: Callable[[], Any] = lambda: "this never came true"
+) -> Any:
+    """Waits until a condition holds, and returns what it says; fails the test, saying `what`, if it doesn't in time."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < deadline, "this never came true"
+        assert time.monotonic() < deadline, what()
         time.sleep(0.005)
     return value
 

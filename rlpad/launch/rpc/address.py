@@ -2,7 +2,7 @@
 
 `unix:/path` is for one machine: the socket lies in a private folder, and both sides check that the other runs
 as the same user. `tcp://host:port` is for several: both sides must show a certificate of the launch (mutual
-TLS).
+TLS). Without a host (`tcp://:port`) it's this machine only.
 """
 
 from __future__ import annotations
@@ -37,14 +37,13 @@ def listen(address: str, credentials: Credentials | None = None) -> tuple[socket
         if len(os.fsencode(rest)) > MAX_UNIX_PATH:
             raise ValueError(f"socket path {rest!r} is {len(os.fsencode(rest))} bytes, at most {MAX_UNIX_PATH} work")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        mask = os.umask(0o177)
         try:
+            # Linux gives the path the socket's mode. A umask would be for what other threads make meanwhile, too.
+            os.fchmod(listener.fileno(), 0o600)
             _bind_unix(listener, rest)
         except BaseException:
             listener.close()
             raise
-        finally:
-            os.umask(mask)
         listener.listen(512)
         return listener, address
     if credentials is None:
@@ -145,4 +144,4 @@ def _host_port(rest: str) -> tuple[str, int]:
     host, _, port = rest.rpartition(":")
     if not port.isdigit():
         raise ValueError(f"port {port!r} of address 'tcp://{rest}' is no number")
-    return host, int(port)
+    return host or "127.0.0.1", int(port)
