@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,10 @@ from typing import Any
 import pytest
 
 import rlpad.launch as lp
+from rlpad.launch.foreground import DEBUGPY_ADDRESS
+
+from .conftest import LONG, Start, end, wait_until
+from .example_nodes import lines, write
 
 SCRIPT = """
 import sys
@@ -77,6 +83,62 @@ def test_quitting_ends_the_program(tmp_path: Path) -> None:
     done = debug(tmp_path, ["q"])
     assert done.stdout.endswith("interrupted - quit in the debugger of user/0\n")
     assert "Traceback" not in done.stderr
+
+
+class Editor:
+    """Attaches to debugpy, as an editor does."""
+
+    def __init__(self) -> None:
+        self._socket = wait_until(self._connect)
+        self._file = self._socket.makefile("rb")
+        self._number = 0
+
+    @staticmethod
+    def _connect() -> socket.socket | None:
+        try:
+            return socket.create_connection(DEBUGPY_ADDRESS, timeout=LONG)
+        except ConnectionRefusedError:
+            return None
+
+    def ask(self, command: str, **arguments: Any) -> None:
+        """Sends a request."""
+        self._number += 1
+        request = {"seq": self._number, "type": "request", "command": command, "arguments": arguments}
+        body = json.dumps(request).encode()
+        self._socket.sendall(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    def wait_for(self, kind: str, name: str) -> dict[str, Any]:
+        """Reads until an event, or the response to a request, has come."""
+        while True:
+            length = int(self._file.readline().split(b":")[1])
+            self._file.readline()
+            message = json.loads(self._file.read(length))
+            if message["type"] == kind and name == message["event" if kind == "event" else "command"]:
+                return message
+
+    def close(self) -> None:
+        """Leaves."""
+        self._file.close()
+        self._socket.close()
+
+
+def test_debugpy(start: Start, tmp_path: Path) -> None:
+    pytest.importorskip("debugpy")
+    path = tmp_path / "out"
+    program = lp.Program("p")
+    program.add_node(lp.PyNode(write, str(path), "ran"), label="user")
+    run = start(program, "processes", debug="user/0", debugger="debugpy")
+    editor = Editor()
+    editor.ask("initialize", adapterID="test", clientID="test")
+    editor.wait_for("response", "initialize")
+    editor.ask("attach", justMyCode=False)
+    editor.wait_for("event", "initialized")
+    assert lines(path) == []  # it waits
+    editor.ask("configurationDone")
+    assert editor.wait_for("response", "attach")["success"]
+    assert end(run).status == "completed"
+    assert lines(path) == ["ran"]
+    editor.close()
 
 
 @pytest.mark.parametrize(
