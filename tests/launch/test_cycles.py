@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import tempfile
@@ -16,6 +15,7 @@ import psutil
 import pytest
 
 import rlpad.launch as lp
+from tests.support_holdings import holdings
 
 from .conftest import LONG, wait_until
 from .example_nodes import CustomError, Service, Waits, fail
@@ -58,29 +58,6 @@ def cycle(launcher: str, how: str, run_dir: str | None) -> weakref.ref[lp.Run]:
         assert run.wait(LONG)
         assert run.outcome is not None and run.outcome.status == ("interrupted" if how == "is killed" else "completed")
     return weakref.ref(run)
-
-
-def descriptors() -> list[str]:
-    """Lists what this process holds open."""
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            found.append(os.readlink(f"/proc/self/fd/{name}"))
-        except FileNotFoundError:  # that of the listing itself
-            continue
-    return sorted(found)
-
-
-def holdings() -> dict[str, Any]:
-    """Returns what a process must not gather: descriptors (sockets, pipes, files), threads and children."""
-    gc.collect()
-    return {
-        "descriptors": len(descriptors()),
-        "sockets": sum(link.startswith("socket:") for link in descriptors()),
-        "threads": sorted(thread.name for thread in threading.enumerate()),
-        "tasks": len(os.listdir("/proc/self/task")),
-        "children": len(psutil.Process().children(recursive=True)),
-    }
 
 
 @pytest.fixture
