@@ -174,13 +174,9 @@ def call_while(
     finally:
         over.set()
         for thread in threads:
-            thread.join(BATCH_SECONDS)
+            thread.join(3 * (BOUND + MARGIN))
     assert not any(thread.is_alive() for thread in threads), "a call hangs"
     return told
-
-
-#: Seconds that the last calls of a thread get.
-BATCH_SECONDS = 3 * (BOUND + MARGIN)
 
 
 def check_recovery(run: lp.Run, killer: Killer, records: Path) -> list[int]:
