@@ -77,7 +77,7 @@ def test_nothing_is_left_of_programs(launcher: str, cycles: int, tmp_path: Path,
         # A run directory every other round of the ways to end, as these are an odd number.
         return [cycle(launcher, ENDS[n % len(ENDS)], str(tmp_path / "run") if n % 2 else None) for n in range(number)]
 
-    run(2 * len(ENDS))
+    run(len(ENDS) + 1)
     before, memory = holdings(), psutil.Process().memory_info().rss
     runs = run(cycles)
     wait_until(lambda: holdings() == before, 5.0, lambda: (before, holdings()))

@@ -170,7 +170,7 @@ class TestRestart:
 
     def test_backoff(self, start: Start, tmp_path: Path) -> None:
         program = lp.Program("p")
-        policy = lp.Restart(max_restarts=3, backoff_s=0.2)
+        policy = lp.Restart(max_restarts=3, backoff_s=0.1)
         grouped("bad", lp.PyNode(die, str(tmp_path / "times")), policy, program)
         with pytest.raises(lp.NodeFailed, match="^node bad/0 exited with code 7\n"):
             start(program, "processes").wait(LONG)
@@ -232,7 +232,7 @@ class TestCleanExit:
     def test_finished(self, start: Start, tmp_path: Path, policy: str) -> None:
         program = lp.Program("p")
         grouped("n", lp.PyNode(end_by, "return", str(tmp_path / "ran")), POLICIES[policy], program)
-        grouped("other", lp.PyNode(time.sleep, 0.5), lp.Stop(), program)
+        grouped("other", lp.PyNode(time.sleep, 0.3), lp.Stop(), program)
         run = start(program, "processes")
         assert end(run) == lp.Outcome("completed", "every node has finished", 0)
         assert lines(tmp_path / "ran") == ["return"]
@@ -243,7 +243,7 @@ class TestCleanExit:
     def test_before_its_work_is_done(self, start: Start, tmp_path: Path, policy: str, how: str) -> None:
         program = lp.Program("p")
         grouped("n", lp.PyNode(end_by, how, str(tmp_path / "ran")), POLICIES[policy], program)
-        grouped("other", lp.PyNode(time.sleep, 0.5), lp.Stop(), program)
+        grouped("other", lp.PyNode(time.sleep, 0.3), lp.Stop(), program)
         run = start(program, "processes")
         if policy == "stop":
             with pytest.raises(lp.NodeFailed, match="node n/0 (ended with SystemExit|exited with code 0 before)"):
