@@ -76,7 +76,8 @@ def launch(
       xm_resources: must be None.
 
     Returns:
-      The run; wait for it with `run.wait()`.
+      The run; wait for it with `run.wait()`. A script that doesn't goes on until the run has ended, unless it ends by
+      an exception, which stops the run.
 
     Raises:
       LaunchError: the launcher is unknown, the program can't be launched as it stands, or another one runs in

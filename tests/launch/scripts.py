@@ -80,7 +80,7 @@ class Script:
         self._see()
         self.process.send_signal(number)
 
-    def goes_on(self, seconds: float = 0.4) -> bool:
+    def goes_on(self, seconds: float = 0.25) -> bool:
         """Says whether the script still runs a moment later."""
         time.sleep(seconds)
         self._see()

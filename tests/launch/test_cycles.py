@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import tempfile
@@ -16,6 +15,7 @@ import psutil
 import pytest
 
 import rlpad.launch as lp
+from tests.support_holdings import holdings
 
 from .conftest import LONG, wait_until
 from .example_nodes import CustomError, Service, Waits, fail
@@ -60,29 +60,6 @@ def cycle(launcher: str, how: str, run_dir: str | None) -> weakref.ref[lp.Run]:
     return weakref.ref(run)
 
 
-def descriptors() -> list[str]:
-    """Lists what this process holds open."""
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            found.append(os.readlink(f"/proc/self/fd/{name}"))
-        except FileNotFoundError:  # that of the listing itself
-            continue
-    return sorted(found)
-
-
-def holdings() -> dict[str, Any]:
-    """Returns what a process must not gather: descriptors (sockets, pipes, files), threads and children."""
-    gc.collect()
-    return {
-        "descriptors": len(descriptors()),
-        "sockets": sum(link.startswith("socket:") for link in descriptors()),
-        "threads": sorted(thread.name for thread in threading.enumerate()),
-        "tasks": len(os.listdir("/proc/self/task")),
-        "children": len(psutil.Process().children(recursive=True)),
-    }
-
-
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of its own for temporary files; short, as sockets are bound there."""
@@ -100,7 +77,7 @@ def test_nothing_is_left_of_programs(launcher: str, cycles: int, tmp_path: Path,
         # A run directory every other round of the ways to end, as these are an odd number.
         return [cycle(launcher, ENDS[n % len(ENDS)], str(tmp_path / "run") if n % 2 else None) for n in range(number)]
 
-    run(2 * len(ENDS))
+    run(len(ENDS) + 1)
     before, memory = holdings(), psutil.Process().memory_info().rss
     runs = run(cycles)
     wait_until(lambda: holdings() == before, 5.0, lambda: (before, holdings()))

@@ -162,9 +162,9 @@ class TestForks:
         with running(tmp_path, "processes", body) as script:
             script.wait_for("over")
             children = psutil.Process(script.process.pid).children(recursive=True)
-            script.process.kill()
             nodes = [child for child in children if child.cmdline()[0].startswith("rlpad")]
             assert len(nodes) == 2
+            script.process.kill()
             wait_until(lambda: not any(alive(node) for node in nodes), 5.0)
             wait_until(lambda: not os.listdir(script.temporary), 5.0)
             assert sum(alive(child) for child in children) == 1

@@ -59,6 +59,15 @@ def succeeded(run: lp.Run, name: str, epoch: int = 2) -> lp.NodeStatus:
     return run.status()[name]
 
 
+def freeze(pid: int) -> None:
+    """Stops a process, and waits until all of its threads have stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    wait_until(
+        lambda: all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir())
+    )
+
+
 class TestStuck:
     """A node that gives no sign of life is killed, and has died."""
 
@@ -75,7 +84,7 @@ class TestStuck:
         for future in pending:
             future.result(LONG)
         for pid in pids[:2]:
-            os.kill(pid, signal.SIGSTOP)
+            freeze(pid)
         began = time.monotonic()
         pending = [client.futures.who() for client in clients]
         with pytest.raises(lp.CallTimeout):
@@ -85,7 +94,7 @@ class TestStuck:
             clients[0].who()
         assert BOUND - 1.5 < time.monotonic() - began < BOUND + MARGIN
         for future in pending[:2]:
-            assert isinstance(future.exception(MARGIN), lp.PeerGone)
+            assert isinstance(future.exception(MARGIN), lp.PeerGone), future.result()
         assert pending[2].result(MARGIN) == ("other/0", 1, pids[2])
         name, epoch, pid = clients[0].who()
         assert (name, epoch, pid in pids) == ("again/0", 2, False)
@@ -114,7 +123,7 @@ class TestStuck:
         handle = grouped("again", lp.CourierNode(Service, "x" * 200_000), AGAIN, program)
         run = start(program, "processes", heartbeat_timeout_s=BOUND, preload=("rlpad_threaded_module",))
         pid = wait_until(lambda: run.status()["again/0"].pid)
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         assert os.getpgid(pid) != pid
         assert run.client(handle).who()[1] == 2
 
@@ -170,7 +179,7 @@ class TestRestart:
 
     def test_backoff(self, start: Start, tmp_path: Path) -> None:
         program = lp.Program("p")
-        policy = lp.Restart(max_restarts=3, backoff_s=0.2)
+        policy = lp.Restart(max_restarts=3, backoff_s=0.1)
         grouped("bad", lp.PyNode(die, str(tmp_path / "times")), policy, program)
         with pytest.raises(lp.NodeFailed, match="^node bad/0 exited with code 7\n"):
             start(program, "processes").wait(LONG)
@@ -232,7 +241,7 @@ class TestCleanExit:
     def test_finished(self, start: Start, tmp_path: Path, policy: str) -> None:
         program = lp.Program("p")
         grouped("n", lp.PyNode(end_by, "return", str(tmp_path / "ran")), POLICIES[policy], program)
-        grouped("other", lp.PyNode(time.sleep, 0.5), lp.Stop(), program)
+        grouped("other", lp.PyNode(time.sleep, 0.3), lp.Stop(), program)
         run = start(program, "processes")
         assert end(run) == lp.Outcome("completed", "every node has finished", 0)
         assert lines(tmp_path / "ran") == ["return"]
@@ -243,7 +252,7 @@ class TestCleanExit:
     def test_before_its_work_is_done(self, start: Start, tmp_path: Path, policy: str, how: str) -> None:
         program = lp.Program("p")
         grouped("n", lp.PyNode(end_by, how, str(tmp_path / "ran")), POLICIES[policy], program)
-        grouped("other", lp.PyNode(time.sleep, 0.5), lp.Stop(), program)
+        grouped("other", lp.PyNode(time.sleep, 0.3), lp.Stop(), program)
         run = start(program, "processes")
         if policy == "stop":
             with pytest.raises(lp.NodeFailed, match="node n/0 (ended with SystemExit|exited with code 0 before)"):
@@ -321,7 +330,7 @@ def test_a_call_keeps_its_deadline_while_another_connects(start: Start) -> None:
     handle = grouped("again", lp.CourierNode(Service), AGAIN, program)
     run = start(program, "processes", heartbeat_timeout_s=BOUND)
     client = run.client(handle)
-    os.kill(client.who()[2], signal.SIGSTOP)
+    freeze(client.who()[2])
     # The first future connects, which a node that is stopped doesn't answer.
     connecting = threading.Thread(target=client.futures.who)
     connecting.start()
