@@ -156,6 +156,7 @@ class Server:
             self._threads.add(thread)
 
     def _accept(self) -> None:
+        short_of_threads = False
         while not self._stopped.is_set():
             try:
                 connection, _ = self._listener.accept()
@@ -169,8 +170,11 @@ class Server:
             try:
                 self._spawn(self._greet, connection, name="connection")
             except RuntimeError as error:
-                _log.warning("server %s can't serve a connection: %s", self.name, error)
-                connection.close()
+                # At a limit, or after the end of a script with some Pythons: one at a time is better than none.
+                if not short_of_threads:
+                    _log.warning("server %s serves further connections in turn: %s", self.name, error)
+                short_of_threads = True
+                self._greet(connection)
 
     def _greet(self, raw: socket.socket) -> None:
         """Authenticates a new connection, agrees on the protocol, and serves it."""

@@ -81,6 +81,33 @@ def test_requests_that_are_held_back_to_travel_together_are_sent_soon(folder: st
         assert time.monotonic() - start < 1
 
 
+@pytest.mark.parametrize("served_before", [0, 1])
+def test_without_further_threads_connections_are_served_in_turn(
+    folder: str, served_before: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        if thread.name.endswith("-connection"):
+            raise RuntimeError("can't start new thread")
+        really_start(thread)
+
+    really_start = threading.Thread.start
+    with serving(folder) as (_, client):
+        for value in range(served_before):
+            assert client.same(value) == value
+        monkeypatch.setattr(threading.Thread, "start", start)
+        for value in range(3):
+            with Client(f"unix:{folder}/s", connect_timeout=WAIT) as other:
+                # The call that is slow can't be overtaken, nor does it lose the one behind it.
+                slow, behind = other.futures.sleep(0.01), other.futures.same(value)
+                assert (slow.result(WAIT), behind.result(WAIT)) == (0.01, value)
+                for before in range(served_before):
+                    assert client.same(before) == before
+        monkeypatch.undo()
+        with Client(f"unix:{folder}/s") as one, Client(f"unix:{folder}/s") as another:
+            assert [one.same(1), another.same(2)] == [1, 2]
+    assert [r.message.split(": ")[0] for r in caplog.records] == ["server Target serves further connections in turn"]
+
+
 def test_callbacks_of_late_futures_may_wait(folder: str) -> None:
     with serving(folder) as (_, client):
         release = threading.Event()
